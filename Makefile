@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sql test test-upgrade explore fuzz torture torture-plants cluster-delayed crash-points bench lint setup all install psql
+.PHONY: help demo demo-sql test test-upgrade explore large fuzz torture torture-plants cluster-delayed crash-points bench lint setup all install psql
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ test-upgrade: ## pg_upgrade from 15 to the server of PG=
 
 explore: ## try property tests with fresh seeds (MINUTES=, CASES=; see docs/internals/torture.md)
 	@scripts/explore
+
+large: ## tests of scale and the deadlock storm in their large form; half an hour or more
+	@scripts/large
 
 fuzz: ## hostile arguments and answers (SEED=, MINUTES=; see docs/internals/torture.md)
 	@scripts/fuzz

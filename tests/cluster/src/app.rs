@@ -166,7 +166,15 @@ impl App {
         name: &str,
         handler: impl Fn(&Call) -> R + Send + Sync + 'static,
     ) -> Worker {
-        let worker = Worker::start(handler);
+        self.registered(name, Worker::start(handler))
+    }
+
+    /// Starts a worker that records no calls, and registers it under the name `stub`. For tests with very many calls.
+    pub fn forgetful_worker<R: Into<Reply>>(&self, handler: impl Fn(&Call) -> R + Send + Sync + 'static) -> Worker {
+        self.registered("stub", Worker::start_forgetful(handler))
+    }
+
+    fn registered(&self, name: &str, worker: Worker) -> Worker {
         self.ledgers.lock().expect("never poisoned").push(worker.ledger());
         self.superuser().run(&format!("SELECT xdb.register_worker({}, {})", literal(name), literal(&worker.url())));
         worker
@@ -290,6 +298,7 @@ impl App {
         if superuser.one("SELECT to_regclass('xdb.process_execution') IS NULL") {
             return Vec::new();
         }
+        superuser.run("SET statement_timeout = '1 h'");
         superuser.all(
             "SELECT format('%s (%s): %s', p.process_id, p.execution_id, c.problem)
              FROM xdb.process_execution p, LATERAL xdb.check_process(p.process_id, p.execution_id) c

@@ -1,4 +1,4 @@
-//! Options of the exploring programs, read from the environment.
+//! Options of the exploring programs and of large tests, read from the environment.
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +8,14 @@ pub fn number<T: FromStr>(name: &str, default: T) -> Result<T, String> {
     match std::env::var(name).ok().filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => value.parse().map_err(|_| format!("{name}={value} is not a number")),
+    }
+}
+
+/// The size of a test that `scripts/large` runs with `LARGE=1`, and `make test` in a small form.
+pub fn small_or_large<T>(small: T, large: T) -> T {
+    match std::env::var("LARGE").as_deref() {
+        Ok("1") => large,
+        _ => small,
     }
 }
 

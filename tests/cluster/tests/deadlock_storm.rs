@@ -1,17 +1,23 @@
 //! Many sessions change the same processes and rows in any order, in transactions of several statements. They check for
 //! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, their answers start
-//! children with ids that sessions use too, and old processes are purged.
+//! children with ids that sessions use too, parents end with their children, processes wait for locks of processes, and
+//! old processes are purged.
 //!
 //! Sessions are cancelled all the time. The engine is never cancelled, spends no attempt on deadlocks, and does
 //! everything once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use xdb_cluster_tests::options::small_or_large;
 use xdb_cluster_tests::prelude::*;
 
 const SESSIONS: usize = 10;
-const STORM: Duration = Duration::from_secs(15);
+
+/// How long the storm lasts: 15 seconds, and ten minutes in its large form.
+fn storm() -> Duration {
+    Duration::from_secs(small_or_large(15, 600))
+}
 
 /// Processes that loop until they get the message to quit: plainly, under an exclusive lock, on a slow table. The last
 /// ones close repeatedly, unless there is a message.
@@ -35,6 +41,7 @@ fn handler(call: &Call) -> Answer {
         (_, "Short") => return force_complete(json!(null)),
         (Api::WaitUntil, "Kid") => return any_of(&[timer("t", 0.1)]),
         (_, "Kid") => return force_complete(json!(null)),
+        (_, "Family") => return next("Kid", json!(null)).starting(json!([kid(0), kid(1), kid(2)])),
         (Api::WaitUntil, _) => return wait(if drains { 0.05 } else { 0.2 }),
         _ if drains => close_if_empty("inbox", "Loop"),
         _ if got.contains(&json!("quit")) => force_complete(json!(null)),
@@ -46,7 +53,7 @@ fn handler(call: &Call) -> Answer {
 
 /// Every received message is recorded as an effect. In the engine, a trigger also writes a shared row, and publishes to
 /// another process.
-fn application() -> (App, Worker) {
+fn application() -> (App, Worker, Arc<Mutex<Vec<String>>>) {
     let options = ClusterOptions::default().set("deadlock_timeout", "1ms");
     let app = App::alone("deadlock_storm", options);
     app.db().run(
@@ -67,7 +74,15 @@ fn application() -> (App, Worker) {
          INSERT INTO parents VALUES ('x'), ('y');",
     );
     app.superuser().run("SELECT xdb.grant_usage('app', admin => true)");
-    let worker = app.worker(handler);
+    let again = Arc::new(Mutex::new(Vec::new()));
+    let noted = again.clone();
+    let worker = app.forgetful_worker(move |call: &Call| {
+        // Calls that are given to the other scheduler are made again there, and nothing else is.
+        if call.attempt() > 1 && !call.process_id().starts_with("slow") {
+            noted.lock().unwrap().push(call.process_id().to_owned());
+        }
+        handler(call)
+    });
     let looping = |config: Value, table: &str| {
         Definition::starting_with("Loop")
             .waiting_step_with("Loop", config.clone())
@@ -85,13 +100,14 @@ fn application() -> (App, Worker) {
     }
     app.register("short", &Definition::starting_with("Short").waiting_step("Short"));
     app.register("kid", &Definition::starting_with("Kid").waiting_step("Kid"));
+    app.register("family", &Definition::starting_with("Family").step("Family").waiting_step("Kid"));
     let mut db = app.db();
     for (n, id) in (0..).zip(LOOPING.iter().chain(&DRAINING)) {
         let table = if id.starts_with("slow") { "slow_work" } else { "work" };
         db.run(&format!("INSERT INTO {table} VALUES ('{id}', '{}')", if n % 2 == 0 { "x" } else { "y" }));
         start(&mut db, id).expect("a start");
     }
-    (app, worker)
+    (app, worker, again)
 }
 
 fn start(db: &mut Db, id: &str) -> Result<String, SqlError> {
@@ -101,8 +117,12 @@ fn start(db: &mut Db, id: &str) -> Result<String, SqlError> {
 /// A child with one of three ids, in the place of the one that runs.
 fn child(call: &Call) -> Value {
     let number = call.state_execution_id().rsplit('-').next().and_then(|number| number.parse::<u32>().ok());
-    json!([{"processType": "kid", "processId": format!("kid{}", number.unwrap_or_default() % 3),
-        "idReusePolicy": "TERMINATE_IF_RUNNING", "onClose": "noise"}])
+    json!([kid(number.unwrap_or_default() % 3)])
+}
+
+fn kid(number: u32) -> Value {
+    json!({"processType": "kid", "processId": format!("kid{number}"), "idReusePolicy": "TERMINATE_IF_RUNNING",
+        "onClose": "noise", "options": {"locks": [format!("lock{number}")]}})
 }
 
 /// The effects of committed transactions.
@@ -153,7 +173,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     let mut publish = |to: &str, message: &str| {
         will.published.insert((to.to_owned(), message.to_owned()));
     };
-    match dice.below(19) {
+    match dice.below(24) {
         0 | 1 => {
             publish(id, unique);
             format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
@@ -197,6 +217,25 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
         14 => "SELECT xdb.purge('0 s')".to_owned(),
         15 | 16 => format!("SELECT xdb.stop_process('kid{}')", number % 3),
         17 => format!("SELECT xdb.start_process('kid{}', 'kid', id_reuse_policy => 'TERMINATE_IF_RUNNING')", number % 3),
+        18 => format!("SELECT xdb.start_process('family{}', 'family', id_reuse_policy => 'TERMINATE_IF_RUNNING')", number % 2),
+        19 => format!("SELECT xdb.stop_process('family{}')", number % 2),
+        20 => {
+            // Three locks in any order, each alone or shared.
+            let lock = |n: usize| match (number + n) % 2 {
+                0 => format!("\"lock{}\"", (number + n) % 3),
+                _ => format!("{{\"name\": \"lock{}\", \"mode\": \"SHARE\"}}", (number + n) % 3),
+            };
+            let locks = format!("{{\"locks\": [{}, {}, {}]}}", lock(0), lock(1), lock(2));
+            format!(
+                "SELECT xdb.start_process('locker{}', 'kid', id_reuse_policy => 'TERMINATE_IF_RUNNING', options => '{locks}')",
+                number % 3
+            )
+        }
+        21 => format!("SELECT xdb.stop_process('locker{}')", number % 3),
+        22 => format!(
+            "SELECT xdb.move_state(process_id, state_execution_id, '[{{\"stateId\": \"Loop\"}}]')
+             FROM xdb.state_executions WHERE process_id = '{id}' AND status = 'WAITING' LIMIT 1"
+        ),
         _ => format!("SELECT FROM {table} WHERE id = '{id}' FOR UPDATE"),
     }
 }
@@ -214,7 +253,7 @@ const MET: [&str; 6] = [
 fn session(app: &App, number: usize) -> Done {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
     let (mut db, mut done) = (app.db(), Done::default());
-    let until = Instant::now() + STORM;
+    let until = Instant::now() + storm();
     let mut transactions = 0;
     while Instant::now() < until {
         transactions += 1;
@@ -248,7 +287,7 @@ fn session(app: &App, number: usize) -> Done {
 
 #[test]
 fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
-    let (app, worker) = application();
+    let (app, _worker, again) = application();
     app.cluster().set("xdb.retention", "1");
     let all = Mutex::new(Done::default());
     at_once(SESSIONS, |number| {
@@ -261,7 +300,12 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
     LOOPING.iter().for_each(|id| db.publish(id, "inbox", json!("quit")));
     LOOPING.iter().for_each(|id| drop(db.completes(id)));
     let mut superuser = app.superuser();
-    wait_until("the children have closed", 60, || views::with_status(&mut superuser, "kid%", "RUNNING") == 0);
+    for ids in ["family%", "kid%", "locker%"] {
+        wait_until("those that close by themselves have closed", 60, || {
+            views::with_status(&mut superuser, ids, "RUNNING") == 0
+        });
+    }
+    wait_until("no lock is left", 20, || superuser.count("xdb.process_lock") == 0);
     let started = "xdb.history WHERE event_type = 'ProcessStarted' AND details ? 'startedBy'";
     assert!(superuser.count(started) > 0, "children were started");
     wait_until("what drains has closed", 60, || views::with_status(&mut superuser, "drain%", "RUNNING") == 0);
@@ -297,10 +341,7 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
 
     let spent = "xdb.history WHERE event_type IN ('AttemptFailed', 'AttemptsFolded', 'StateFailed')";
     assert_eq!(superuser.count(spent), 0, "no attempt was spent");
-    // Calls that are given to the other scheduler are made again there, and nothing else is.
-    let again: Vec<_> = worker.calls().into_iter().filter(|call| call.attempt() > 1).collect();
-    let again: Vec<_> = again.iter().map(Call::process_id).filter(|id| !id.starts_with("slow")).collect();
-    assert_eq!(again, Vec::<&str>::new(), "no call was made twice");
+    assert_eq!(*again.lock().unwrap(), Vec::<String>::new(), "no call was made twice");
     let cancelled = done.errors.get("40P01").copied().unwrap_or_default() as i64;
     assert!(cancelled > 0, "no session was in a deadlock: {:?}", done.errors);
     let counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
