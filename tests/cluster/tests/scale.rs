@@ -202,7 +202,7 @@ fn sessions_hold_children_parents_and_both_in_any_order() {
 /// moment, in the order of the messages.
 #[test]
 fn messages_start_processes_one_at_a_time_for_each_key() {
-    let (count, keys, slice) = small_or_large((3000, 60, 500), (100_000, 1000, 2000));
+    let (count, keys, slice) = small_or_large((2000, 50, 500), (100_000, 1000, 2000));
     let options = ClusterOptions::default().set("xdb.max_queue_messages", "1000000");
     let app = App::alone("scale_messages", options);
     app.superuser().run(QUEUE_STARTS);
@@ -217,7 +217,7 @@ fn messages_start_processes_one_at_a_time_for_each_key() {
             "SELECT xdb.publish_global('orders', jsonb_build_object('number', CASE WHEN n % 10 = 9 THEN n - 9 ELSE n END,
                 'customer', 'c' || n % {keys}), key => 'c' || n % {keys}, message_id => 'm' || n) FROM generate_series({from}, {to}) AS n"
         ));
-        if n % 12 == 3 {
+        if n % 12 == 2 {
             app.kill_scheduler();
             db = app.db();
         }
@@ -253,7 +253,7 @@ fn messages_start_processes_one_at_a_time_for_each_key() {
 /// process, or is skipped and told.
 #[test]
 fn a_schedule_whose_starts_are_refused_skips_these_ticks_alone() {
-    let nights = small_or_large(30, 366);
+    let nights = small_or_large(10, 366);
     let app = App::alone("scale_refused", ClusterOptions::default());
     app.superuser().run(
         r#"CREATE FUNCTION public.report(request jsonb) RETURNS jsonb LANGUAGE sql AS
@@ -283,7 +283,7 @@ fn a_schedule_whose_starts_are_refused_skips_these_ticks_alone() {
             boss.run("SELECT xdb.pause_process_type('Report', 'REJECT', reason => 'year end')");
         }
         app.cluster().set("xdb.now", &format!("{day} days"));
-        if day % 60 == 15 {
+        if day % 60 == 5 {
             app.kill_scheduler();
             (db, boss) = (app.db(), app.superuser());
         }
