@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from .functions import StartCall
 from .jsontext import JSON
 from .live import Live
+from .locks import Lock
 from .queues import BoundQueue
 from .scalars import SCALARS, scalar
 from .states import State
@@ -93,6 +94,7 @@ def start_child(
     starting_state: State[Any] | None,
     shard_key: str | None,
     priority: int | None,
+    locks: Sequence[Lock],
     calls: Sequence[StartCall],
 ) -> None:
     """Adds a child to the answer: see `Process.start_child`."""
@@ -100,7 +102,8 @@ def start_child(
     from .client.statements import Start, seconds_of
 
     one = Start(
-        process, id, input, rows, local, id_reuse, start_at=start_at, starting_state=starting_state, shard_key=shard_key, priority=priority, calls=calls
+        process, id, input, rows, local, id_reuse, start_at=start_at, starting_state=starting_state, shard_key=shard_key,
+        priority=priority, locks=locks, calls=calls,
     )
     if on_close is not None and not isinstance(on_close, BoundQueue):
         raise TypeError(f"on_close={on_close!r} is not a local queue of this process: write on_close=self.shipped")

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from .call import Call
@@ -110,10 +111,11 @@ class _Cell:
 
 @dataclass(frozen=True)
 class TimerResult:
-    """The result of a timer: whether it fired, or was skipped by `skip_timer`."""
+    """The result of a timer: whether it fired, or was skipped by `skip_timer`. `fire_at` is the tick of an `xdb.cron()`, in UTC."""
 
     fired: bool
     skipped: bool
+    fire_at: datetime | None = None
 
     @property
     def done(self) -> bool:
@@ -281,10 +283,7 @@ class Live:
 
     def results(self) -> Results:
         """The results of the wait, by the ids of its commands."""
-        timers = {
-            each["commandId"]: TimerResult(each["status"] == "COMPLETED_COMMAND", each["status"] == "SKIPPED_COMMAND")
-            for each in self.commands.get("timerResults") or ()
-        }
+        timers = {each["commandId"]: _timer(each) for each in self.commands.get("timerResults") or ()}
         queues = {}
         for kind in ("localQueueResults", "globalQueueResults"):
             for each in self.commands.get(kind) or ():
@@ -310,6 +309,11 @@ class Live:
             "abortStates": ["*"] if "*" in self.aborted else self.aborted,
         }
         return {key: value for key, value in answer.items() if value}
+
+
+def _timer(result: Mapping[str, Any]) -> TimerResult:
+    status, tick = result["status"], result.get("fireAt")
+    return TimerResult(status == "COMPLETED_COMMAND", status == "SKIPPED_COMMAND", None if tick is None else decode(tick, datetime))
 
 
 def _messages(result: Mapping[str, Any], is_global: bool, message_type: Any, place: str) -> list[Any]:

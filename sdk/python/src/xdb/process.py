@@ -204,6 +204,7 @@ class Process:
         starting_state: State[Any] | None = None,
         shard_key: str | None = None,
         priority: int | None = None,
+        locks: Sequence[Lock] = (),
         calls: Sequence[StartCall] = (),
     ) -> None:
         """Starts a process as a child, together with the answer: `self.start_child(Shipping, order, on_close=self.shipped)`.
@@ -230,6 +231,7 @@ class Process:
             starting_state=starting_state,
             shard_key=shard_key,
             priority=priority,
+            locks=locks,
             calls=calls,
         )
 

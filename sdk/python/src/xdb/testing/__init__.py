@@ -42,6 +42,8 @@ class Context(TypedDict, total=False):
     callId: str
     timeoutSeconds: float
     parent: Mapping[str, Any]
+    guards: str
+    compensates: str
     recoverFromStateExecutionId: str
     recoverFromApi: str
     recoverFromError: Mapping[str, Any]
