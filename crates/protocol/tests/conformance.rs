@@ -146,6 +146,77 @@ fn gathered(words: &[&str], patience: CommandStatus, price: Option<&str>) -> Vec
     ]
 }
 
+/// The result of a wait for one command.
+fn one_command(id: &str, kind: WaitKind, payloads: &[&str]) -> Vec<WaitCommand> {
+    let queue = if let WaitKind::LocalQueue { queue, .. } = &kind { queue.clone() } else { String::new() };
+    let message = |(payload, number): (&&str, u64)| Message {
+        number,
+        queue: queue.clone(),
+        message_id: None,
+        payload: Some(Json::from_trusted(*payload)),
+    };
+    let messages = payloads.iter().zip(1..).map(message).collect();
+    vec![WaitCommand {
+        command_id: Some(id.to_owned()),
+        kind,
+        status: CommandStatus::Completed,
+        messages,
+        global_messages: vec![],
+    }]
+}
+
+/// Requests to guards, children and states that undo others, and to their parents.
+fn of_families() -> Vec<Value> {
+    const CLOSED: [&str; 2] = [
+        r#"{"processId": "child-1", "processExecutionId": "34343434-3434-3434-3434-343434343434",
+            "processType": "Conformance", "status": "COMPLETED", "result": 7,
+            "results": [{"stateExecutionId": "decide-1", "output": 7}]}"#,
+        r#"{"processId": "child-2", "processExecutionId": "56565656-5656-5656-5656-565656565656",
+            "processType": "Conformance", "status": "TIMEOUT", "reason": "timeout", "omitted": true}"#,
+    ];
+    let step = |number| StateExecutionId { state_id: "decide".to_owned(), number };
+    let parent = |state_execution_id| StartedBy {
+        process_id: "the parent".to_owned(),
+        process_execution_id: ExecutionId([0x34; 16]),
+        state_execution_id,
+        on_close: None,
+        when_parent_closes: WhenParentCloses::default(),
+    };
+    let local = |queue: &str, count| WaitKind::LocalQueue { queue: queue.to_owned(), at_least: count, at_most: count };
+    let timer = |fire_at, cron| WaitKind::Timer { fire_at: Timestamp(fire_at), cron };
+    let joined = one_command("ended", local("ended", 2), &CLOSED);
+    let stopped = one_command("stops", local("stops", 1), &[r#""enough""#]);
+    // These live longer than the requests that refer to them.
+    let (guarded, undone): (&'static _, &'static _) = (Box::leak(Box::new(step(2))), Box::leak(Box::new(step(3))));
+    let parents: &'static [StartedBy; 2] = Box::leak(Box::new([parent(Some(step(1))), parent(None)]));
+    vec![
+        execute(Call { results: joined, ..call("two children that have closed", "joined") }),
+        execute(Call {
+            results: one_command("tick", timer(1_795_399_200_000_000, true), &[]),
+            ..call("a tick of cron", "daily")
+        }),
+        execute(Call { results: stopped, ..call("a guard of the process", "stopped") }),
+        of_state(
+            &Call { results: one_command("day", timer(5, false), &[]), ..call("a guard that starts again", "nag") },
+            Api::Execute,
+            |request| request.context.guards = Some(guarded),
+        ),
+        of_state(&call("the context of a guard", "origin"), Api::Execute, |request| {
+            request.context.guards = Some(guarded);
+        }),
+        of_state(&call("the context of an undoing", "origin"), Api::Execute, |request| {
+            request.context.compensates = Some(undone);
+        }),
+        of_state(&call("the context of a child", "origin"), Api::Execute, |request| {
+            request.context.parent = Some(&parents[0]);
+        }),
+        of_state(&call("the context of a child of an RPC", "origin"), Api::Execute, |request| {
+            request.context.parent = Some(&parents[1]);
+        }),
+        rpc(&with_input("an RPC that starts a child", "adopt", r#""child-3""#), Some("app")),
+    ]
+}
+
 fn decisions() -> Vec<Value> {
     let words = [
         ("complete", r#""complete""#),
@@ -154,6 +225,8 @@ fn decisions() -> Vec<Value> {
         ("end of a thread", r#""end""#),
         ("a state and a step that are aborted", r#""abort""#),
         ("all other threads are aborted", r#""alone""#),
+        ("compensation", r#""undo""#),
+        ("children", r#""children""#),
         ("two threads", r#""both""#),
         ("conditional close", r#""if-empty""#),
         ("an error that is final", r#""fatal""#),
@@ -217,6 +290,7 @@ fn requests() -> Vec<Value> {
         rpc(&call("an unknown RPC", "nobody"), Some("app")),
     ];
     all.extend(decisions());
+    all.extend(of_families());
     all
 }
 
@@ -261,6 +335,44 @@ fn the_answers_are_read() {
         };
         let effects = read.unwrap_or_else(|error| panic!("{error}: {answer}"));
         assert!(effects.warnings.is_empty(), "{:?}: {answer}", effects.warnings);
+    }
+}
+
+/// Keys and words that only few processes use.
+#[test]
+fn the_vectors_have_these_words() {
+    let vectors = ["requests.json", "answers.json", "definition.json"].map(|name| read(name).to_string()).concat();
+    // Within a body they are escaped.
+    let vectors = vectors.replace('\\', "");
+    for word in [
+        "abortStates",
+        "startProcesses",
+        "processType",
+        "processId",
+        "localAttributes",
+        "globalAttributes",
+        "idReusePolicy",
+        "timeoutSeconds",
+        "options",
+        "onClose",
+        "whenParentCloses",
+        "parent",
+        "guards",
+        "interrupting",
+        "commandRequest",
+        "compensationStateId",
+        "compensates",
+        "COMPENSATE_PROCESS",
+        "locks",
+        "mode",
+        "changes",
+        "cron",
+        "timezone",
+        "fireAt",
+        "omitted",
+        "reason",
+    ] {
+        assert!(vectors.contains(&format!("\"{word}\"")), "no vector has {word}");
     }
 }
 

@@ -24,15 +24,17 @@ class Gathered:
     key: str | None
 
 
-class Conformance(xdb.Process):
+class Conformance(xdb.Process, locks=["conformance", xdb.Shared("system")], changes="conformance-events", guards=["stopped"]):
     item: Item
     tries: int = 0
     tags: list[str] = []
     words = xdb.Queue[str]()
     amounts = xdb.Queue[Decimal]()
+    ended = xdb.Queue[xdb.ChildClosed]()
+    stops = xdb.Queue[str]()
     prices = xdb.GlobalQueue[Decimal]("prices")
 
-    @xdb.state(start=True)
+    @xdb.state(start=True, compensate="look")
     def begin(self) -> xdb.Decision:
         self.tries += 1
         return self.gather()
@@ -62,7 +64,15 @@ class Conformance(xdb.Process):
     def later(self) -> xdb.Decision:
         return xdb.end_thread()
 
-    @xdb.state
+    @xdb.state(wait=xdb.timer(days=1, id="day"), interrupting=False)
+    def nag(self) -> xdb.Decision:
+        return self.nag()
+
+    @xdb.state(wait=stops)
+    def stopped(self) -> xdb.Decision:
+        return xdb.compensate(self.stops.message)
+
+    @xdb.state(guards=[nag], on_failure=xdb.COMPENSATE)
     def decide(self, how: str) -> xdb.Decision:
         if how == "fatal":
             raise xdb.Fatal("OutOfStock", "no more red ones")
@@ -78,6 +88,20 @@ class Conformance(xdb.Process):
         if how == "alone":
             xdb.abort("*")
             return xdb.end_thread()
+        if how == "children":
+            self.start_child(
+                Conformance,
+                id="child-1",
+                rows=[Item.row("i-7", amount=Decimal("12.30"))],
+                local={"tags": ["a"]},
+                id_reuse="disallow_reuse",
+                timeout=60,
+                priority=3,
+                locks=["child", xdb.Shared("system")],
+                on_close=self.ended,
+            )
+            self.start_child(Conformance, "end", rows=[Item.row("i-8")], starting_state=Conformance.decide, leave=True)
+            return self.joined()
         if how == "if-empty":
             return xdb.complete_if_empty(self.words, result=7, otherwise=self.begin())
         return {
@@ -85,7 +109,24 @@ class Conformance(xdb.Process):
             "force": xdb.force_complete(),
             "fail": xdb.fail({"why": "no more red ones"}),
             "end": xdb.end_thread(),
+            "undo": xdb.compensate({"why": "no more red ones"}),
         }[how]
+
+    @xdb.state(wait=ended.take(2))
+    def joined(self) -> xdb.Decision:
+        return xdb.complete([[one.process_id, one.status, one.result, one.reason, one.omitted] for one in self.ended.messages])
+
+    @xdb.state(wait=xdb.cron("0 3 * * mon-fri", timezone="Europe/Berlin", id="tick"))
+    def daily(self) -> xdb.Decision:
+        tick = xdb.results().timer("tick").fire_at
+        assert tick is not None
+        return xdb.complete(int(tick.timestamp()))
+
+    @xdb.state
+    def origin(self) -> xdb.Decision:
+        call, parent = self.call, self.call.parent
+        of = [parent.process_id, parent.execution_id, parent.state_execution_id] if parent else None
+        return xdb.complete([of, call.guards, call.compensates])
 
     @xdb.state
     def write(self, amount: Decimal) -> xdb.Decision:
@@ -115,6 +156,12 @@ class Conformance(xdb.Process):
     def add(self, amount: Decimal) -> Decimal:
         self.amounts.publish(amount, message_id="m-1")
         return self.item.amount + amount
+
+    @xdb.rpc
+    def adopt(self, id: str) -> str:
+        xdb.abort(self.later)
+        self.start_child(Conformance, id=id, rows=[Item.row(id)])
+        return id
 
     @xdb.rpc
     def nothing(self) -> None:
