@@ -89,9 +89,10 @@ fn assert_bounded(what: &str, input: &[u8], decode: impl FnOnce()) -> usize {
     cost.asked
 }
 
-const STORED: [&str; 23] = [
+const STORED: [&str; 31] = [
     "ProcessStarted",
     "StateStarted",
+    "StartMerged",
     "WaitStarted",
     "CommandCompleted",
     "GlobalMessagesTaken",
@@ -102,14 +103,21 @@ const STORED: [&str; 23] = [
     "AttemptsFolded",
     "CallRepeated",
     "RetryRequested",
+    "IncidentRaised",
     "StateFailed",
+    "StateAborted",
     "LocalAttributesWritten",
     "GlobalAttributesWritten",
+    "ChildrenStarted",
     "MessagesReceived",
     "GlobalMessagesPublished",
     "RpcApplied",
     "CompletionRequested",
     "ResultGiven",
+    "ProcessPaused",
+    "ProcessResumed",
+    "CompensationAdded",
+    "CompensationStarted",
     "ProcessClosed",
     "CommandRejected",
     "Snapshot",
@@ -269,7 +277,13 @@ fn stored() -> Vec<String> {
         "skipWaitUntil":false,"notBefore":5}"#;
     let received = r#"{"publisher":"Client","messages":[{"number":1,"queue":"q","messageId":"m","payload":{"a":1}}]}"#;
     let written = r#"{"attributes":{"x":{"n":1.50},"y":null}}"#;
-    let all = [definition, state, phase, &snapshot, started, received, written];
+    let child = r#"{"processId":"p","processType":"T","startedBy":{"processId":"q","processExecutionId":
+        "01a1f8a5-1337-7008-b047-32488e30ad8e","stateExecutionId":"A-1","onClose":"q","whenParentCloses":"LEAVE"},
+        "locks":{"a":"EXCLUSIVE","b":"SHARE"}}"#;
+    let children = r#"{"children":[{"processId":"c","processExecutionId":"01a1f8a5-1337-7008-b047-32488e30ad8e",
+        "processType":"T"}]}"#;
+    let noted = r#"{"seq":1,"of":"A-1","stateId":"B"}"#;
+    let all = [definition, state, phase, &snapshot, started, received, written, child, children, noted];
     all.iter().map(|text| text.lines().map(str::trim_start).collect()).collect()
 }
 
@@ -279,8 +293,17 @@ fn stored_values_pass_the_checks_of_their_types() {
     assert!(serde_json::from_str::<Definition>(&texts[0]).is_ok());
     assert!(serde_json::from_str::<StateExecution>(&texts[1]).is_ok());
     assert!(serde_json::from_str::<Phase>(&texts[2]).is_ok());
-    for (name, text) in
-        ["Snapshot", "StateStarted", "MessagesReceived", "LocalAttributesWritten"].iter().zip(&texts[3..])
+    for (name, text) in [
+        "Snapshot",
+        "StateStarted",
+        "MessagesReceived",
+        "LocalAttributesWritten",
+        "ProcessStarted",
+        "ChildrenStarted",
+        "CompensationAdded",
+    ]
+    .iter()
+    .zip(&texts[3..])
     {
         Event::from_parts(name, text).unwrap_or_else(|error| panic!("{error}: {text}"));
     }

@@ -29,7 +29,7 @@ impl Random {
 }
 
 const PROCESSES: &[&str] = &["p", "q", "r"];
-const STATES: &[&str] = &["A", "B", "C"];
+const STATES: &[&str] = &["A", "B", "C", "G"];
 const QUEUES: &[&str] = &["x", "y"];
 
 fn definition(locks: &str) -> Value {
@@ -37,7 +37,12 @@ fn definition(locks: &str) -> Value {
         "startingState": "A",
         "states": {
             "A": {"executeApiRetryPolicy": {"maximumAttempts": 1}, "stateFailureRecoveryOptions":
-                {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"}},
+                {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "B"},
+                "guards": ["G"], "compensationStateId": "B"},
+            "G": {"interrupting": locks == "SHARE_LOCK", "commandRequest": {"waitingType": "AnyOfCompletion",
+                "timerCommands": [{"delayInSeconds": 200}], "localQueueCommands": [{"queueName": "y", "count": 2}]}},
+            "H": {"commandRequest": {"waitingType": "AnyOfCompletion",
+                "timerCommands": [{"cron": "@every 2 hours"}], "localQueueCommands": [{"queueName": "x", "count": 9}]}},
             "B": {"skipWaitUntil": true, "executeApiRetryPolicy": {"maximumAttempts": 3}, "stateFailureRecoveryOptions":
                 {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "C"}},
             "C": {"loadGlobalAttributes": {"policy": "ALL", "lockType": locks}, "waitUntilApiTimeoutSeconds": 3,
@@ -45,7 +50,8 @@ fn definition(locks: &str) -> Value {
                 "loadLocalAttributes": {"policy": "PARTIAL", "names": ["a"], "lockType": locks}},
         },
         "globalAttributes": [{"table": "t", "primaryKey": "id", "attributes": {"n": "n"}}],
-        "localQueues": QUEUES, "globalQueues": ["g"], "timeoutSeconds": 5000,
+        "localQueues": QUEUES, "globalQueues": ["g"], "timeoutSeconds": 5000, "guards": ["H"],
+        "locks": if locks == "NO_LOCKING" { json!(["one"]) } else { json!([]) },
     })
 }
 
@@ -59,6 +65,16 @@ fn effects(random: &mut Random, answer: &mut Value) {
     if random.chance(30) {
         let id = random.chance(50).then(|| random.below(5).to_string());
         answer["publishToLocalQueue"] = json!([{"queueName": random.one_of(QUEUES), "messageId": id, "payload": 1}]);
+    }
+    if random.chance(8) {
+        let child = json!({"processType": random.one_of(&["P", "P", "P", "Q"]), "processId": random.one_of(PROCESSES),
+            "onClose": random.one_of(QUEUES), "whenParentCloses": random.one_of(&["TERMINATE", "LEAVE"]),
+            "globalAttributePk": "1", "globalAttributes": {"n": 1},
+            "options": {"locks": [{"name": random.one_of(&["one", "two"]), "mode": random.one_of(&["SHARE", "EXCLUSIVE"])}]}});
+        answer["startProcesses"] = json!([child]);
+    }
+    if answer["commandRequest"].is_null() && random.chance(10) {
+        answer["abortStates"] = json!([random.one_of(&["*", "A", "B-1", "G", "none"])]);
     }
     if random.chance(20) {
         let ttl = random.chance(50).then(|| random.below(100));
@@ -75,7 +91,10 @@ fn next_states(random: &mut Random) -> Value {
 
 fn wait_until(random: &mut Random) -> Value {
     let mut request = json!({"waitingType": random.one_of(&["AnyOfCompletion", "AllOfCompletion"]),
-        "timerCommands": [{"delayInSeconds": random.below(500)}]});
+    "timerCommands": [match random.chance(20) {
+        true => json!({"cron": random.one_of(&["@hourly", "@every 90 seconds", "0 0 31 2 *"]), "timezone": "UTC"}),
+        false => json!({"delayInSeconds": random.below(500)}),
+    }]});
     if random.chance(60) {
         request["localQueueCommands"] = json!([{"queueName": random.one_of(QUEUES), "count": 1 + random.below(3)}]);
     }
@@ -88,8 +107,13 @@ fn wait_until(random: &mut Random) -> Value {
 }
 
 fn execute(random: &mut Random) -> Value {
-    let close =
-        random.one_of(&["GRACEFUL_COMPLETE_PROCESS", "DEAD_END", "FORCE_COMPLETE_PROCESS", "FORCE_FAIL_PROCESS"]);
+    let close = random.one_of(&[
+        "GRACEFUL_COMPLETE_PROCESS",
+        "DEAD_END",
+        "FORCE_COMPLETE_PROCESS",
+        "FORCE_FAIL_PROCESS",
+        "COMPENSATE_PROCESS",
+    ]);
     json!({"stateDecision": match random.below(10) {
         0..6 => json!({"nextStates": next_states(random)}),
         6..8 => json!({"threadCloseDecision": {"closeType": close, "closeInput": 1}}),
@@ -165,6 +189,11 @@ fn command(random: &mut Random, open: &mut Vec<Value>) -> Value {
                 false => json!({"rows": {"table": "t", "key": {"id": row}, "set": {"n": random.below(9)}}}),
             }
         }
+        22 if random.chance(50) => {
+            let state = format!("{}-{}", random.one_of(STATES), 1 + random.below(3));
+            let next = if random.chance(50) { next_states(random) } else { json!([]) };
+            json!({"move_state": {"process_id": process_id, "state_execution_id": state, "next_states": next}})
+        }
         22 => json!({"set_local_attributes": {"process_id": process_id, "attributes": {"a": random.below(9)}}}),
         23 => {
             let (mode, until) = pause(random);
@@ -209,6 +238,13 @@ fn run(seed: u64, commands: usize) -> Vec<String> {
         }
         lines.push(line);
     }
+    for process_id in PROCESSES {
+        let of_process = |command: &str| json!({command: {"process_id": process_id}}).to_string();
+        // A child may be the last of its id.
+        let check = simulator.line(&of_process("check"));
+        assert!(check == r#"{"result":[]}"# || check.contains("XD001"), "seed {seed}: {check}");
+        lines.push(simulator.line(&of_process("history")));
+    }
     lines
 }
 
@@ -230,6 +266,14 @@ fn histories_replay_to_the_simulators_state_after_random_requests() {
         "recoverFromApi",
         "globalQueueResults\\\":[{",
         "appDatabaseError",
+        "StateAborted",
+        "ChildrenStarted",
+        "its parent closed",
+        "CompensationStarted",
+        "CompensationAdded",
+        r#""guard":true"#,
+        r#""cron":true"#,
+        r#""locks":{"#,
     ] {
         assert!(seen.contains(what), "{what} did not happen");
     }

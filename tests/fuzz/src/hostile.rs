@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::random::Random;
 
-use crate::values::{any_json, mutate, text};
+use crate::values::{any_json, children, command_request, cron_timer, mutate, text};
 
 /// The reply to a call: usually valid or almost valid.
 pub fn reply(random: &mut Random, call: &Call) -> Reply {
@@ -39,26 +39,32 @@ fn good(random: &mut Random, call: &Call) -> Reply {
         Api::WaitUntil => {
             let commands: Vec<Value> = (0..random.between(1, 4))
                 .map(|number| match random.below(4) {
-                    3 => {
-                        let cron = *random.pick(&["@every 1 second", "* * * * *", "0 0 31 2 *", "0 0 29 2 *", "@yearly", "x"]);
-                        let timezone = *random.pick(&["UTC", "Europe/Berlin", "Nowhere", "../UTC"]);
-                        json!({"timerCommands": {"commandId": format!("c{number}"), "cron": cron, "timezone": timezone}})
-                    }
+                    3 => json!({"timerCommands": cron_timer(random)}),
                     0 => timer(&format!("t{number}"), random.below(300) as f64 / 1000.0),
                     1 => local_queue(&format!("l{number}"), "inbox", random.between(1, 3) as u32),
-                    _ => global_queue(&format!("g{number}"), "orders", random.between(1, 3) as u32),
+                    _ => {
+                        let queue = *random.pick(&["orders", "changes"]);
+                        global_queue(&format!("g{number}"), queue, random.between(1, 3) as u32)
+                    }
                 })
                 .collect();
             if random.permille(200) { all_of(&commands) } else { any_of(&commands) }
         }
-        Api::Execute => match random.below(8) {
+        Api::Execute => match random.below(10) {
             0 => force_complete(any_json(random, 2)),
             1 => graceful_complete(any_json(random, 2)),
             2 => force_fail(any_json(random, 2)),
             3 => dead_end(),
             4 => close_if_empty("inbox", "Wait"),
+            6 => compensate(any_json(random, 2)),
+            7 => {
+                let config = json!({"commandRequest": command_request(random),
+                    *random.pick(&["skipWaitUntil", "interrupting", "guards", "waitUntilApiTimeoutSeconds"]): *random.pick(&[json!(1), json!(true), json!(["Guard"])])});
+                let state = *random.pick(&["Start", "Wait", "Guard"]);
+                Answer::deciding(json!({"nextStates": [{"stateId": state, "stateConfig": config}]}))
+            }
             5 => next_all(&vec![("Wait", json!(null)); random.between(1, 30) as usize]),
-            _ => next(random.pick::<&str>(&["Start", "Wait"]), any_json(random, 2)),
+            _ => next(random.pick::<&str>(&["Start", "Wait", "Guard"]), any_json(random, 2)),
         },
         Api::Rpc => output(any_json(random, 2)),
     };
@@ -66,7 +72,8 @@ fn good(random: &mut Random, call: &Call) -> Reply {
     let answer = if random.permille(300) { answer.locals(json!({text(random): any_json(random, 2)})) } else { answer };
     let answer = if random.permille(200) { answer.publish("inbox", any_json(random, 2)) } else { answer };
     let answer = if random.permille(200) { answer.publish_global("orders", any_json(random, 2)) } else { answer };
-    let named = ["*", "Wait", "Start", "Wait-1", "Wait-99", "Nowhere"];
+    let answer = if random.permille(100) { answer.starting(children(random)) } else { answer };
+    let named = ["*", "Wait", "Start", "Wait-1", "Wait-99", "Guard", "Nowhere"];
     let may_abort = call.api != Api::WaitUntil && random.permille(150);
     let answer = if may_abort { answer.aborting(&[*random.pick::<&str>(&named)]) } else { answer };
     answer.into()

@@ -87,7 +87,10 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
     app.session("boss").run(&format!(
         "SELECT xdb.register_worker('worker-b', '{url}');
          SELECT xdb.register_process_type('odd', 'worker-b', {definition});
-         SELECT xdb.register_process_type('odd-2', 'worker-b', '{{\"states\": {{\"Start\": {{}}, \"Wait\": {{}}}}, \"startingState\": \"Start\"}}')",
+         SELECT xdb.register_process_type('odd-2', 'worker-b', '{{\"states\": {{\"Start\": {{}}, \"Wait\": {{}}, \"Guard\": {{}}}}, \"startingState\": \"Start\",
+             \"globalQueues\": [\"*\"]}}');
+         SELECT xdb.register_process_type('Schedule', NULL, '{{\"startingState\": \"Tick\", \"states\": {{\"Tick\":
+             {{\"waitUntilFunction\": \"xdb.schedule_wait\", \"executeFunction\": \"xdb.schedule_tick\"}}}}}}')",
         url = worker.url(),
         definition = jsonb(&values::definition()),
     ));
@@ -213,7 +216,7 @@ fn connect(app: &App, role: &str, has_little_memory: bool) -> Db {
 fn call(random: &mut Random, functions: &[Function]) -> String {
     // Processes that do something are what most mistakes need.
     let works = |function: &&Function| {
-        ["start_process", "start_processes", "publish", "publish_global", "invoke_rpc"]
+        ["start_process", "start_processes", "publish", "publish_global", "invoke_rpc", "schedule", "move_state"]
             .contains(&function.name.as_str())
     };
     let working: Vec<_> = functions.iter().filter(works).collect();

@@ -45,6 +45,15 @@ pub const WORDS: &[&str] = &[
     "app",
     "other",
     "0",
+    "Guard",
+    "Guard-1",
+    "changes",
+    "SHARE",
+    "LEAVE",
+    "COMPENSATE_PROCESS",
+    "Schedule",
+    "@every 1 second",
+    "Europe/Berlin",
 ];
 
 /// A text: a word, or a text that is not a valid name.
@@ -128,15 +137,70 @@ pub fn mutate(random: &mut Random, value: &mut Value) {
 pub fn definition() -> Value {
     json!({
         "startingState": "Start",
-        "states": {"Start": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 2}, "Wait": {"waitUntilApiTimeoutSeconds": 2, "guards": ["Guard"], "compensationStateId": "Start"},
+        "states": {"Start": {"skipWaitUntil": true, "executeApiTimeoutSeconds": 2, "executeApiRetryPolicy": {"maximumAttempts": 5},
+                "stateFailureRecoveryOptions": {"policy": "COMPENSATE_PROCESS"}},
+            "Wait": {"waitUntilApiTimeoutSeconds": 2, "guards": ["Guard"], "compensationStateId": "Start"},
             "Guard": {"interrupting": false, "commandRequest": {"waitingType": "AnyOfCompletion",
                 "timerCommands": [{"delayInSeconds": 1}], "localQueueCommands": [{"queueName": "inbox", "count": 1}]}}},
         "guards": ["Guard"],
+        "locks": [{"name": "all", "mode": "SHARE"}],
+        "changes": "changes",
         "globalAttributes": [{"table": "public.counters", "primaryKey": ["id"], "attributes": {"n": "n"}}],
         "localQueues": ["inbox"],
-        "globalQueues": ["*"],
+        "globalQueues": ["orders"],
         "rpcs": {"ask": {"timeoutSeconds": 1}},
     })
+}
+
+/// Options of a start, of which some are valid for a child too, and some for nobody.
+pub fn start_options(random: &mut Random) -> Value {
+    let mut options = json!({});
+    if random.permille(300) {
+        let mode = *random.pick(&["EXCLUSIVE", "SHARE", "NONE"]);
+        options["locks"] = json!([format!("l{}", random.below(20)), {"name": text(random), "mode": mode}]);
+    }
+    if random.permille(100) {
+        options["parent"] = json!({"processId": "p1", "processExecutionId": "00000000-0000-0000-0000-000000000000"});
+    }
+    if random.permille(200) {
+        options["startingStateConfig"] =
+            json!({"executeApiTimeoutSeconds": 1, "commandRequest": command_request(random)});
+    }
+    if random.permille(100) {
+        options["requestId"] = json!("r1");
+    }
+    if random.permille(200) {
+        options["startingState"] = json!(*random.pick(&["Wait", "Start", "Guard", "Nowhere"]));
+    }
+    options
+}
+
+/// What a state waits for.
+pub fn command_request(random: &mut Random) -> Value {
+    json!({"waitingType": *random.pick(&["AnyOfCompletion", "AllOfCompletion", "EmptyCommand"]),
+        "timerCommands": [cron_timer(random), {"delayInSeconds": 0.1}],
+        "localQueueCommands": [{"queueName": *random.pick(&["inbox", "nowhere"])}]})
+}
+
+/// A timer with a cron expression, right or wrong.
+pub fn cron_timer(random: &mut Random) -> Value {
+    let cron =
+        *random.pick(&["@every 1 second", "* * * * *", "0 0 31 2 *", "0 0 29 2 *", "@yearly", "@every 0 days", "x"]);
+    json!({"cron": cron, "timezone": *random.pick(&["UTC", "Europe/Berlin", "Nowhere", "../UTC"])})
+}
+
+/// Children that an answer starts.
+pub fn children(random: &mut Random) -> Value {
+    let count = *random.pick(&[1, 2, 30, 1001]);
+    let child = |_| {
+        json!({"processType": *random.pick(&["odd", "odd-2", "gone"]), "processId": format!("p{}", random.below(4000)),
+            "input": any_json(random, 1), "globalAttributePk": "k1", "globalAttributes": {"n": random.below(9)},
+            "localAttributes": {"a": 1}, "idReusePolicy": *random.pick(&["ALLOW_IF_NO_RUNNING", "TERMINATE_IF_RUNNING"]),
+            "timeoutSeconds": random.below(20), "startAt": *random.pick(&[Value::Null, json!("2030-01-01T00:00:00Z")]),
+            "options": start_options(random), "onClose": *random.pick(&["inbox", "nowhere"]),
+            "whenParentCloses": *random.pick(&["TERMINATE", "LEAVE"])})
+    };
+    (0..count).map(child).collect()
 }
 
 /// An argument of this type, as SQL.
@@ -200,7 +264,8 @@ fn word(random: &mut Random, name: &str) -> String {
         }
         "stop_type" => (*random.pick(&["TERMINATE", "FAIL", "CANCEL"])).to_owned(),
         "global_attribute_pk" => format!("k{}", random.below(10)),
-        "state_execution_id" => (*random.pick(&["Start-1", "Wait-1", "Wait-2"])).to_owned(),
+        "state_execution_id" => (*random.pick(&["Start-1", "Wait-1", "Wait-2", "Guard-1"])).to_owned(),
+        "cron" | "timezone" => cron_timer(random)[name].as_str().unwrap_or_default().to_owned(),
         "url" => {
             (*random.pick(&["http://127.0.0.1:9", "http://localhost", "https://127.0.0.1:1/a?b#c", "http://[::1]:80"]))
                 .to_owned()
@@ -226,10 +291,19 @@ fn json_argument(random: &mut Random, name: &str) -> String {
         _ => {
             let mut value = match name {
                 "definition" => definition(),
+                "options" if random.permille(500) => start_options(random),
+                "next_states" => {
+                    json!([{"stateId": *random.pick(&["Start", "Wait", "Guard"]), "stateInput": 1, "delayInSeconds": 0.1}])
+                }
+                "start" => json!({"process_type": "odd", "process_id": *random.pick(&["p9-{time}", "p9"]),
+                    "global_attribute_pk": "k1", "options": start_options(random)}),
                 "options" => json!({"requestId": "r1", "globalAttributeKeys": {"public.counters": {"id": "k1"}},
                     "startingStateConfig": {"executeApiTimeoutSeconds": 1}, "globalAttributeConflictMode": "IGNORE_CONFLICT"}),
                 "processes" => (0..random.below(20))
-                    .map(|n| json!({"process_id": format!("p{}", n * 2), "process_type": "odd", "global_attribute_pk": "k1"}))
+                    .map(|n| {
+                        json!({"process_id": format!("p{}", n * 2), "process_type": "odd", "global_attribute_pk": "k1",
+                        "options": start_options(random)})
+                    })
                     .collect(),
                 "global_attributes" => json!({"n": 1}),
                 "headers" => json!({"x-a": "b"}),

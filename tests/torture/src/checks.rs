@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use xdb_cluster_tests::db::Db;
 
+use crate::beside::{FORWARD, SCHEDULE};
 use crate::record::{Fate, Page};
 use crate::shapes::Shape;
 use crate::sql_checks;
@@ -147,7 +148,7 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
             findings.add("half a transaction", what);
         }
         let Some(found) = found else { continue };
-        if !start.shape.ends().contains(&found.status.as_str()) || (start.last && found.status == "RUNNING") {
+        if !start.shape.ends(start.way).contains(&found.status.as_str()) || (start.last && found.status == "RUNNING") {
             findings.add("wrong end", format!("{process_id} ({}) is {}", found.execution, found.status));
         }
         let last_one_completes = start.shape == Shape::Reuse && start.last && start.fate == Fate::Acknowledged;
@@ -160,12 +161,15 @@ fn starts(db: &mut Db, page: &Page, ended: &[Ended], findings: &mut Findings) {
             findings.add("wrong sum", what);
         }
     }
-    // What starts that are merged ask for are messages.
-    let (merged, others): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.process_type == Shape::Merge.name());
-    for ended in merged.iter().filter(|ended| ended.status != "COMPLETED") {
+    // What starts that are merged ask for are messages. No client has asked for what a schedule starts.
+    let complete = |ended: &&Ended| [Shape::Merge, Shape::Tick].iter().any(|shape| ended.process_type == shape.name());
+    for ended in ended.iter().filter(complete).filter(|ended| ended.status != "COMPLETED") {
         findings.add("wrong end", format!("{} is {}", ended.process_id, ended.status));
     }
-    for ended in others.iter().filter(|ended| !page.starts.contains_key(&ended.request)) {
+    // The effects of their parents name the children.
+    let others = ended.iter().filter(|ended| !complete(ended) && !ended.process_id.starts_with("child-"));
+    let others = others.filter(|ended| ![SCHEDULE, FORWARD].contains(&ended.process_type.as_str()));
+    for ended in others.filter(|ended| !page.starts.contains_key(&ended.request)) {
         findings
             .add("ghost start", format!("{} ({}) was not started by any client", ended.process_id, ended.execution));
     }
@@ -242,10 +246,14 @@ fn messages(page: &Page, ended: &[Ended], effects: &[Effect], findings: &mut Fin
         .map(|e| (e.execution(), e.messages.len()))
         .collect();
     for ended in ended {
-        let Some((_, start)) = page.starts.get(&ended.request).filter(|(_, start)| start.shape == Shape::Fan) else {
-            continue;
+        let Some((_, start)) = page.starts.get(&ended.request) else { continue };
+        let got = joined.get(ended.execution.as_str()).copied();
+        let got = match start.shape {
+            Shape::Fan => got.unwrap_or_default(),
+            // A guard may have ended the thread that waits.
+            Shape::Watched => got.unwrap_or(start.length as usize),
+            _ => continue,
         };
-        let got = joined.get(ended.execution.as_str()).copied().unwrap_or_default();
         if got as u64 != start.length {
             let what = format!("{} joined {got} of its {} threads", ended.process_id, start.length);
             findings.add("message lost", what);

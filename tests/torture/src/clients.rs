@@ -33,6 +33,10 @@ pub struct Client<'a> {
 /// A start that is being built.
 struct Plan {
     shape: Shape,
+    /// One of the shape's process types.
+    process_type: String,
+    /// One of the shape's ways, or nothing.
+    way: &'static str,
     process_id: String,
     request: String,
     length: u64,
@@ -41,15 +45,19 @@ struct Plan {
     history: Value,
     priority: Option<i64>,
     locks: Value,
+    starting_state: Option<&'static str>,
+    /// More of the input.
+    input: Value,
 }
 
 impl Plan {
     fn start(&self, fate: Fate) -> Start {
-        Start { shape: self.shape, fate, length: self.length, last: self.last }
+        Start { shape: self.shape, way: self.way, fate, length: self.length, last: self.last }
     }
 
     fn options(&self) -> Value {
-        json!({"requestId": self.request, "history": self.history, "priority": self.priority, "locks": self.locks})
+        json!({"requestId": self.request, "history": self.history, "priority": self.priority, "locks": self.locks,
+            "startingState": self.starting_state})
     }
 
     /// `start_process` as an expression, and the application's row that stands for the start.
@@ -62,13 +70,17 @@ impl Plan {
         let policy = if self.shape == Shape::Reuse { "TERMINATE_IF_RUNNING" } else { "ALLOW_IF_NO_RUNNING" };
         let timeout = if self.shape == Shape::Timeout { "interval '1200 ms'" } else { "NULL" };
         let shares = matches!(self.shape, Shape::Shared | Shape::Counter);
+        let mut input = json!({"left": self.length, "milliseconds": milliseconds});
+        if let (Some(input), Value::Object(more)) = (input.as_object_mut(), self.input.clone()) {
+            input.extend(more);
+        }
         let globals = if shares { "NULL" } else { "'{\"n\": 0}'" };
         let start = format!(
             "xdb.start_process({id}, '{kind}', {input}, global_attribute_pk => {key}, global_attributes => {globals}, \
              id_reuse_policy => '{policy}', timeout => {timeout}, options => {options})",
             id = literal(&self.process_id),
-            kind = self.shape.name(),
-            input = jsonb(&json!({"left": self.length, "milliseconds": milliseconds})),
+            kind = self.process_type,
+            input = jsonb(&input),
             key = literal(&key),
             options = jsonb(&self.options()),
         );
@@ -102,7 +114,7 @@ impl<'a> Client<'a> {
         if self.world.behind.load(Ordering::Relaxed) && self.random.permille(500) {
             return self.bulk();
         }
-        match self.random.below(140) {
+        match self.random.below(190) {
             0..6 => self.plain(Shape::Chain),
             6..11 => self.plain(Shape::Counter),
             11..15 => self.pool(),
@@ -130,15 +142,31 @@ impl<'a> Client<'a> {
             128..133 => self.merges(),
             133..136 => self.plain(Shape::Incident),
             136..139 => self.plain(Shape::Delayed),
+            139..152 => self.guarded(),
+            152..160 => self.watched(),
+            160..166 => self.plain(Shape::Race),
+            166..175 => self.saga(),
+            175..183 => self.family(),
+            183..189 => self.mailbox(Shape::Moved),
             _ => self.bulk(),
         }
     }
 
     fn plan(&mut self, shape: Shape) -> Plan {
         self.number += 1;
-        let process_id = format!("{}-{}-{}", shape.name(), self.name, self.number);
+        let way = shape.ways();
+        let way = if way.is_empty() { "" } else { *self.random.pick(way) };
+        let mut process_id = format!("{}-{}-{}", shape.name(), self.name, self.number);
+        if !way.is_empty() {
+            process_id = format!("{process_id}-{way}");
+        }
+        // A pull worker fails no state for good.
+        let is_claimed = shape.has_twin() && way != "fail" && self.random.permille(400);
+        let process_type = if is_claimed { shape.twin() } else { shape.name().to_owned() };
         let length = match shape {
-            Shape::Chain | Shape::Mailbox | Shape::Fan => self.random.between(2, 4),
+            Shape::Chain | Shape::Mailbox | Shape::Fan | Shape::Moved => self.random.between(2, 4),
+            Shape::Watched | Shape::Saga | Shape::Parent => self.random.between(2, 4),
+            Shape::Race => self.random.between(1, 3),
             Shape::Steps | Shape::Claimed | Shape::Letters | Shape::Parcels => self.random.between(2, 4),
             Shape::Timer | Shape::Rpc | Shape::Conditional | Shape::Delayed => self.random.between(1, 2),
             Shape::Reuse => 3,
@@ -156,7 +184,20 @@ impl<'a> Client<'a> {
             Shape::Chain | Shape::Timer | Shape::Fan if self.random.permille(150) => self.locks(),
             _ => json!([]),
         };
-        Plan { shape, request: process_id.clone(), process_id, length, last: true, history, priority, locks }
+        Plan {
+            shape,
+            process_type,
+            way,
+            request: process_id.clone(),
+            process_id,
+            length,
+            last: true,
+            history,
+            priority,
+            locks,
+            starting_state: None,
+            input: json!({}),
+        }
     }
 
     /// One or two of a few locks, some of them shared.
@@ -229,6 +270,91 @@ impl<'a> Client<'a> {
         for place in 1..=plan.length {
             self.publish(&plan.process_id, place);
         }
+    }
+
+    /// Publishes messages with which steps and guards of a process race. A process that another one has ended gets no
+    /// more.
+    fn race(&mut self, process_id: &str, queues: &[&str]) {
+        let payload = |queue: &str| jsonb(&json!({"uid": format!("{process_id}/{queue}")}));
+        let publish =
+            |queue: &&str| format!("xdb.publish({}, '{queue}', {}, '{queue}')", literal(process_id), payload(queue));
+        let publishes: Vec<_> = queues.iter().map(publish).collect();
+        let statements = match self.random.permille(500) {
+            true => vec![format!("SELECT {}", publishes.join(", "))],
+            false => publishes.iter().map(|publish| format!("SELECT {publish}")).collect(),
+        };
+        for sql in statements {
+            let outcome = self.session.settle_run(&format!("a message to {process_id}"), &sql);
+            self.fate("publish", process_id, &outcome);
+        }
+    }
+
+    /// A message for the step, for one of its guards, or for all of them.
+    fn guarded(&mut self) {
+        let Some(plan) = self.started(Shape::Guarded) else { return };
+        let mut queues = match plan.way {
+            "ship" => vec!["inbox"],
+            "recall" => vec!["recall"],
+            "cancel" => vec!["cancel"],
+            "any" => vec!["inbox", "recall", "cancel"],
+            _ => return,
+        };
+        self.random.shuffle(&mut queues);
+        self.race(&plan.process_id, &queues);
+    }
+
+    fn watched(&mut self) {
+        let Some(plan) = self.started(Shape::Watched) else { return };
+        if plan.way == "halt" {
+            self.race(&plan.process_id, &["halt"]);
+        }
+    }
+
+    fn saga(&mut self) {
+        let Some(plan) = self.started(Shape::Saga) else { return };
+        if plan.way == "cancel" {
+            self.race(&plan.process_id, &["cancel"]);
+        }
+    }
+
+    /// A process that starts others. Its effect names them, each with the statuses in which it may end.
+    fn family(&mut self) {
+        let mut plan = self.plan(Shape::Parent);
+        let children: Vec<_> = (0..plan.length).map(|number| self.child(&plan.process_id, number, plan.way)).collect();
+        let (then, count) = match plan.way {
+            "await" => ("Await", plan.length),
+            "stop" => ("Await", plan.length + 1),
+            _ => ("Done", 0),
+        };
+        plan.starting_state = self.random.permille(400).then_some("Beget");
+        plan.input = of_parent(children, then, count);
+        if self.start(&plan, "") && plan.way == "stop" {
+            self.stop_process(&plan.process_id);
+        }
+    }
+
+    /// A child, as an answer starts it, and what its parent's effect says about it.
+    fn child(&mut self, parent: &str, number: u64, way: &str) -> (Value, Value) {
+        let id = format!("child-{parent}-{number}");
+        let left = self.random.between(1, 3);
+        let mut input = json!({"left": left, "milliseconds": self.random.between(50, 400)});
+        let works = *self.random.pick(&[Shape::Chain, Shape::Steps, Shape::Claimed]);
+        let (shape, ends, mode) = match (way, self.random.below(4)) {
+            ("await", _) | (_, 0) => (works, vec!["COMPLETED"], "LEAVE"),
+            (_, 1) => (works, vec!["COMPLETED", "TERMINATED"], "TERMINATE"),
+            (_, 2) => (Shape::Stop, vec!["TERMINATED"], "TERMINATE"),
+            _ => {
+                // It waits for more children than it has.
+                let grandchild = self.child(&id, 0, if parent.starts_with("child-") { "await" } else { way });
+                input = of_parent(vec![grandchild], "Await", 2);
+                (Shape::Parent, vec!["TERMINATED"], "TERMINATE")
+            }
+        };
+        let locks = if shape == Shape::Chain && self.random.permille(300) { self.locks() } else { json!([]) };
+        let start = json!({"processType": shape.name(), "processId": id, "input": input, "globalAttributePk": id,
+            "globalAttributes": {"n": 0}, "onClose": "ended", "whenParentCloses": mode, "options": {"locks": locks}});
+        let born = json!({"id": id, "ends": ends, "n": shape.counts().then_some(left)});
+        (start, born)
     }
 
     /// The first message comes with the start. The others come while the process decides whether there are any.
@@ -350,11 +476,16 @@ impl<'a> Client<'a> {
     }
 
     fn stop(&mut self) {
-        let Some(plan) = self.started(Shape::Stop) else { return };
-        let sql = format!("SELECT xdb.stop_process({}, 'TERMINATE', 'as planned')", literal(&plan.process_id));
-        let outcome = self.session.settle_run(&format!("the stop of {}", plan.process_id), &sql);
+        if let Some(plan) = self.started(Shape::Stop) {
+            self.stop_process(&plan.process_id);
+        }
+    }
+
+    fn stop_process(&mut self, process_id: &str) {
+        let sql = format!("SELECT xdb.stop_process({}, 'TERMINATE', 'as planned')", literal(process_id));
+        let outcome = self.session.settle_run(&format!("the stop of {process_id}"), &sql);
         // A refusal means that an earlier attempt, whose answer was lost, has stopped the process.
-        self.fate("stop", &plan.process_id, &outcome);
+        self.fate("stop", process_id, &outcome);
     }
 
     fn reuse(&mut self) {
@@ -466,6 +597,12 @@ impl<'a> Client<'a> {
             self.count(count);
         }
     }
+}
+
+/// The input of a process that starts these children, and then goes to this state.
+fn of_parent(children: Vec<(Value, Value)>, then: &str, count: u64) -> Value {
+    let (starts, born): (Vec<_>, Vec<_>) = children.into_iter().unzip();
+    json!({"children": starts, "born": born, "then": then, "count": count})
 }
 
 fn nonce_of(output: &str) -> Option<u64> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xdb_cluster_tests::random::Random;
 use xdb_cluster_tests::worker::{
-    Answer, Api, Call, Reply, all_of, any_of, close_if_empty, dead_end, error, force_complete, global_queue,
-    graceful_complete, local_queue, next, next_all, output, timer,
+    Answer, Api, Call, Reply, all_of, any_of, close_if_empty, compensate, dead_end, error, force_complete,
+    global_queue, graceful_complete, local_queue, next, next_all, output, timer,
 };
 
 use crate::ledger::{Ledger, Order, input, messages};
@@ -38,7 +38,7 @@ impl Hand {
     pub fn answer(&self, call: &Call) -> Reply {
         let arrival = self.ledger.arrived(call);
         let mut random = Random::new(self.seed, &format!("{} {}", call.call_id(), arrival.number()));
-        if call.target() == "Bad" {
+        if matches!(call.target(), "Bad" | "Break") {
             return error(500, "Bad", "it always is");
         }
         if call.target() == "Mend" && call.local("mended") != true {
@@ -123,6 +123,7 @@ fn waits_for(call: &Call, nonce: u64) -> Answer {
     match call.target() {
         "Sleep" => any_of(&[timer(&format!("t{nonce}"), delay(call).unwrap_or_default().as_secs_f64())]),
         "Join" => all_of(&[local_queue(&format!("q{nonce}"), "done", input(call, "left") as u32)]),
+        "Await" => all_of(&[local_queue(&format!("q{nonce}"), "ended", input(call, "count") as u32)]),
         "Fetch" => any_of(&[global_queue(&format!("q{nonce}"), "pool", 1)]),
         _ => any_of(&[local_queue(&format!("q{nonce}"), "inbox", 1)]),
     }
@@ -160,9 +161,44 @@ fn executes(call: &Call, nonce: u64, mut effect: Value) -> Answer {
             states.extend((0..left).map(|branch| ("Branch", json!({"branch": branch, "nonce": nonce}))));
             writes(next_all(&states), &effect)
         }
+        "Branch" if way(call) == "branch" && call.input()["branch"] == 0 => {
+            writes(dead_end(), &effect).publish("halt", json!({"uid": format!("{}/halt", call.process_id())}))
+        }
         "Branch" => {
             let uid = format!("{}/{}", call.process_id(), call.input()["branch"]);
             writes(dead_end(), &effect).publish("done", json!({"uid": uid}))
+        }
+        "Line" => {
+            let threads = |state| (0..left).map(move |_| (state, json!({"nonce": nonce})));
+            writes(next_all(&threads("Runner").chain(threads("Racer")).collect::<Vec<_>>()), &effect)
+        }
+        "Runner" => {
+            let others: &[&str] = if nonce.is_multiple_of(2) { &["*"] } else { &["Runner", "Racer"] };
+            writes(next("Finish", json!({"nonce": nonce})).aborting(others), &effect)
+        }
+        "Nag" if nth(call) == 1 => writes(next("Nag", json!(null)), &effect),
+        // Nothing else ends what it guards.
+        "Nag" if way(call) == "alone" => {
+            writes(done(), &effect).publish("inbox", json!({"uid": format!("{}/nag", call.process_id())}))
+        }
+        "Cancelled" => writes(force_complete(json!({"nonce": nonce})), &effect),
+        "Book" if left > 1 => counts(on("Book"), &effect),
+        "Book" => counts(on(if way(call) == "fail" { "Break" } else { "Decide" }), &effect),
+        "Decide" if way(call) == "complete" || way(call) == "cancel" => {
+            writes(force_complete(json!({"n": counted.saturating_sub(1), "nonce": nonce})), &effect)
+        }
+        "Decide" | "Cancel" => writes(compensate(json!({"nonce": nonce})), &effect),
+        "Undo" => {
+            effect["undoes"] = call.body["context"]["compensates"].clone();
+            done().globals(json!({"n": counted.saturating_sub(2), "effect": effect}))
+        }
+        "Begin" => {
+            effect["children"] = call.input()["born"].clone();
+            let follows = next(
+                call.input()["then"].as_str().unwrap_or_default(),
+                json!({"count": input(call, "count"), "nonce": nonce}),
+            );
+            writes(follows.starting(call.input()["children"].clone()), &effect)
         }
         "Take" => writes(close_if_empty("inbox", "Take"), &effect),
         "Refuse" if call.refused_write().is_null() => done().globals(json!({"n": -1, "effect": effect})),
@@ -173,6 +209,11 @@ fn executes(call: &Call, nonce: u64, mut effect: Value) -> Answer {
         "Sleep" | "Read" if left > 1 => writes(on(call.target()), &effect),
         _ => writes(done(), &effect),
     }
+}
+
+/// The way of a process: see [`crate::shapes::Shape::ways`].
+fn way(call: &Call) -> &str {
+    call.process_id().rsplit('-').next().unwrap_or_default()
 }
 
 /// The number of a step among those of its state.

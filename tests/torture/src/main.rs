@@ -3,6 +3,7 @@
 //! See `docs/internals/torture.md`. Options come from the environment. Exit codes: 1 for a violation, 2 for wrong
 //! options.
 
+mod beside;
 mod checks;
 mod clients;
 mod faults;

@@ -1,13 +1,15 @@
-//! The operator of the rack: resolves incidents, releases held calls, and ends pauses.
+//! The operator of the rack: resolves incidents, moves steps, releases held calls, and ends pauses.
 
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
 use xdb_cluster_tests::codes;
-use xdb_cluster_tests::db::{Db, literal};
+use xdb_cluster_tests::db::{Db, jsonb, literal};
 use xdb_cluster_tests::random::Random;
 
 use crate::session::{Attempt, Session, passes};
+use crate::shapes::Shape;
 use crate::world::World;
 
 /// Resolves incidents until the round is over. Most are repaired before, some are not. Some resolutions are rolled
@@ -36,6 +38,34 @@ pub fn resolve(world: &World, name: &str) {
             Attempt::Refused(error) if error.code == codes::NOT_RUNNING || passes(&error) => {}
             Attempt::Refused(error) => world.record.complain(format!("the incident of {id} stays: {error:?}")),
             _ => {}
+        }
+    }
+}
+
+/// Starts steps again in the place of others, until the round is over.
+pub fn move_steps(world: &World, name: &str) {
+    let mut session = Session::new(world, "app");
+    let mut random = Random::new(world.seed, &format!("mover {name}"));
+    let found = format!(
+        "SELECT jsonb_build_object('process', process_id, 'step', state_execution_id, 'next',
+             jsonb_build_array(jsonb_build_object('stateId', state_id, 'stateInput', input)))::text
+         FROM xdb.state_executions WHERE process_id LIKE '{}-%' AND ended_at IS NULL ORDER BY random() LIMIT 1",
+        Shape::Moved.name()
+    );
+    while !world.stopping() {
+        thread::sleep(Duration::from_millis(random.between(20, 150)));
+        let Attempt::Done(Some(found)) = session.attempt(|db| db.try_maybe::<String>(&found)) else { continue };
+        let Ok(found) = serde_json::from_str::<Value>(&found) else { continue };
+        let (process, step) = (&found["process"], &found["step"]);
+        let [of, at] = [process, step].map(|id| literal(id.as_str().unwrap_or_default()));
+        let moved = format!("SELECT xdb.move_state({of}, {at}, {}, 'the rack')", jsonb(&found["next"]));
+        match session.attempt(|db| db.try_run(&moved)) {
+            Attempt::Done(()) => world.record.note(&format!("moved {step} of {process}")),
+            // The step or the process has ended meanwhile.
+            Attempt::Refused(error)
+                if matches!(&*error.code, codes::NOT_RUNNING | codes::UNKNOWN_STATE) || passes(&error) => {}
+            Attempt::Refused(error) => world.record.complain(format!("{step} of {process} does not move: {error:?}")),
+            Attempt::Unknown => {}
         }
     }
 }

@@ -65,12 +65,14 @@ pub fn of_types(world: &World, mut random: Random, length: Duration) {
     shapes.truncate(random.between(1, 4) as usize);
     let mut resumes = Vec::new();
     for shape in shapes {
-        let (name, pause) = (literal(shape.name()), Pause::draw(&mut random));
-        let done = db.try_run(&format!("SELECT xdb.pause_process_type({name}, {})", pause.arguments()));
-        world.record.note(&format!("paused {shape:?}: {} {done:?}", pause.arguments()));
-        if pause.until.is_none() {
-            // Also if the answer was lost.
-            resumes.push(format!("SELECT xdb.resume_process_type({name})"));
+        let pause = Pause::draw(&mut random);
+        for name in shape.types().map(|(name, _)| literal(&name)) {
+            let done = db.try_run(&format!("SELECT xdb.pause_process_type({name}, {})", pause.arguments()));
+            world.record.note(&format!("paused {name}: {} {done:?}", pause.arguments()));
+            if pause.until.is_none() {
+                // Also if the answer was lost.
+                resumes.push(format!("SELECT xdb.resume_process_type({name})"));
+            }
         }
     }
     drop(db);

@@ -13,6 +13,8 @@ use crate::record::{Fate, Message, Start};
 use crate::shapes::Shape;
 use crate::world::World;
 
+/// The shapes of these processes.
+pub const SHAPES: &[Shape] = &[Shape::Chain, Shape::Mailbox, Shape::Letters, Shape::Steps, Shape::Claimed];
 /// The number of processes, one after the other.
 const TIMES: u32 = 3;
 /// A limit far above the time that a woken engine takes, even on a busy machine.
@@ -76,7 +78,7 @@ impl Proof<'_> {
     }
 
     fn note(&self, process_id: &str, shape: Shape, length: u64) {
-        let start = Start { shape, fate: Fate::Acknowledged, length, last: true };
+        let start = Start { shape, way: "", fate: Fate::Acknowledged, length, last: true };
         self.world.record.start(process_id, process_id, start);
     }
 
@@ -106,7 +108,8 @@ impl Proof<'_> {
 
     /// A start that commits after a later one has ended. A scan that resumes at its cursor would never find it.
     fn late_commit(&mut self, round: u32, number: u32) -> bool {
-        let (late, early) = (format!("chain-late-{round}-{number}"), format!("chain-early-{round}-{number}"));
+        let (late, early) =
+            (format!("chain-proof-{round}-{number}-late"), format!("chain-proof-{round}-{number}-early"));
         let mut other = self.world.app.db();
         Self::start(&mut other, &late, Shape::Chain, 1, "");
         Self::start(self.db, &early, Shape::Chain, 1, "COMMIT");

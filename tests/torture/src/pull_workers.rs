@@ -15,7 +15,7 @@ use crate::hand::Hand;
 use crate::ledger::Order;
 use crate::record::Fate;
 use crate::session::{self, Attempt, Session, passes};
-use crate::shapes::PULL_WORKER;
+use crate::shapes::{PULL_WORKER, Shape};
 use crate::world::World;
 
 /// One pull worker.
@@ -266,9 +266,11 @@ impl<'a> PullWorker<'a> {
         }
     }
 
-    /// Whether the lease lasts, and no crash can have undone it.
+    /// Whether the lease lasts, and neither a crash nor the end of its step can have undone it.
     fn is_its_owner(&self, claimed: &Claimed) -> bool {
-        Instant::now() < claimed.until && !claimed.order.is_before_a_crash(self.session.runs_since())
+        !Shape::may_abort(claimed.call.process_id())
+            && Instant::now() < claimed.until
+            && !claimed.order.is_before_a_crash(self.session.runs_since())
     }
 
     fn complain_of(&self, what: &str, error: &SqlError) {

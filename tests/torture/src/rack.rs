@@ -11,6 +11,7 @@ use xdb_cluster_tests::cluster::ClusterOptions;
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::worker::Worker;
 
+use crate::beside::{self, FORWARD};
 use crate::checks::{self, Findings, Violation};
 use crate::clients::{self, Client};
 use crate::faults::{Kind, Planned, Saboteur, Schedule};
@@ -124,11 +125,8 @@ impl Rack {
         app.superuser().run(&format!("SELECT xdb.register_worker('{PULL_WORKER}', NULL, role => 'app')"));
         app.db().run(&schema::tables());
         app.superuser().run(schema::RUNS_SINCE);
-        for shape in Shape::ALL {
-            let worker = shape.worker().map_or("NULL".to_owned(), literal);
-            let (name, definition) = (shape.name(), jsonb(shape.definition().json()));
-            app.superuser().run(&format!("SELECT xdb.register_process_type('{name}', {worker}, {definition})"));
-        }
+        register(&app, Shape::ALL, true);
+        beside::registrations().iter().for_each(|sql| app.superuser().run(sql));
         app.superuser().run(&schema::shared_rows());
         let log = app.cluster().directory().join("clients.log");
         let record = Record::create(&log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
@@ -188,7 +186,10 @@ impl Rack {
         if self
             .with_pull_workers(round, || self.work_and_drain(planned, length, saboteur, restart, report, &mut findings))
         {
+            // A change that is published wakes the engine too.
+            register(&world.app, proof::SHAPES, false);
             proof::wake_ups(world, &self.hand, round, &mut findings);
+            register(&world.app, proof::SHAPES, true);
         }
         let page = world.record.turn_the_page();
         let checking = Instant::now();
@@ -236,6 +237,8 @@ impl Rack {
         report: &mut Report,
         findings: &mut Findings,
     ) -> bool {
+        let forward = format!("forward-{}", report.rounds - 1);
+        beside::begin_to_forward(&self.world, &forward);
         let worked = Instant::now();
         self.work(report.rounds - 1, planned, length, saboteur);
         report.fault_time += worked.elapsed();
@@ -250,6 +253,9 @@ impl Rack {
         self.world.pull_workers_rest.store(false, Ordering::Relaxed);
         let drained = self.drain(findings);
         report.recoveries.push(restarted.elapsed());
+        if drained {
+            beside::forward_all(&self.world, &forward, findings);
+        }
         drained
     }
 
@@ -281,6 +287,8 @@ impl Rack {
                 scope.spawn(move || mending::resolve(world, &format!("{round}-{name}")));
                 scope.spawn(move || pauses::go_on(world, &format!("{round}-{name}")));
             }
+            scope.spawn(move || mending::move_steps(world, &round.to_string()));
+            scope.spawn(move || beside::schedules(world, round));
             scope.spawn(|| world.keep_pace(MOST_RUNNING));
             saboteur.run(planned, length, scope);
         });
@@ -293,17 +301,19 @@ impl Rack {
         loop {
             if let Some(mut db) = self.world.superuser(Duration::from_secs(30)) {
                 mending::release_held(&mut db);
-                let running = "SELECT count(*) FROM xdb.process_execution WHERE status = 'RUNNING'";
-                let left = db.try_one::<i64>(running);
+                // What forwards changes runs until it is stopped.
+                let running = format!("xdb.process_execution WHERE status = 'RUNNING' AND process_type <> '{FORWARD}'");
+                let left = db.try_one::<i64>(&format!("SELECT count(*) FROM {running}"));
                 if left == Ok(0) {
                     return true;
                 }
                 if Instant::now() > deadline {
                     findings
                         .add("not ended", format!("{left:?} processes run {DRAINED_WITHIN:?} after the last fault"));
-                    let which = "SELECT xdb.describe_process(process_id)::text FROM xdb.process_execution \
-                        WHERE status = 'RUNNING' ORDER BY started_at LIMIT 5";
-                    for process in db.try_all::<String>(which).unwrap_or_default() {
+                    let which = format!(
+                        "SELECT xdb.describe_process(process_id)::text FROM {running} ORDER BY started_at LIMIT 5"
+                    );
+                    for process in db.try_all::<String>(&which).unwrap_or_default() {
                         findings.add("not ended", process);
                     }
                     return false;
@@ -367,6 +377,22 @@ impl Rack {
         drop(wal);
         drop(world);
         report
+    }
+}
+
+/// Registers the types of these shapes, with or without changes.
+fn register(app: &App, shapes: &[Shape], changes: bool) {
+    let mut superuser = app.superuser();
+    for shape in shapes {
+        let mut definition = shape.definition().json().clone();
+        if !changes {
+            definition["changes"].take();
+        }
+        let definition = jsonb(&definition);
+        for (name, worker) in shape.types() {
+            let worker = worker.map_or("NULL".to_owned(), literal);
+            superuser.run(&format!("SELECT xdb.register_process_type('{name}', {worker}, {definition})"));
+        }
     }
 }
 

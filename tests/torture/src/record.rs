@@ -27,6 +27,8 @@ pub enum Fate {
 /// A start of a process.
 pub struct Start {
     pub shape: Shape,
+    /// See [`Shape::ways`].
+    pub way: &'static str,
     pub fate: Fate,
     /// The expected number of steps, timers, messages or threads.
     pub length: u64,

@@ -31,6 +31,12 @@ pub fn tables() -> String {
          -- Starts with a correlation key that were committed.
          CREATE TABLE asked (uid text PRIMARY KEY);
          CREATE TABLE tallies (id text PRIMARY KEY, n int NOT NULL);
+         -- What the forwarding process has consumed.
+         CREATE TABLE forwarded (number bigserial PRIMARY KEY, key text, change jsonb NOT NULL);
+         -- Effects with their executions, states and steps.
+         CREATE VIEW done AS SELECT split_part(effect ->> 'call', '/', 1) AS x,
+             regexp_replace(split_part(effect ->> 'call', '/', 2), '-[0-9]+$', '') AS state,
+             split_part(effect ->> 'call', '/', 2) AS step, number, effect FROM effects;
          {FUNCTIONS}"
     )
 }
@@ -86,6 +92,43 @@ BEGIN
         'callFunctions', jsonb_build_array(jsonb_build_object('function', 'tally', 'argument', jsonb_build_object('row', tally))));
 END $$;
 
+-- The first of several threads ends the others.
+CREATE FUNCTION race_of(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    nonce CONSTANT bigint := public.deed(request);
+BEGIN
+    IF nonce % 10 = 0 THEN
+        PERFORM pg_sleep(0.2);
+    END IF;
+    RETURN jsonb_build_object('abortStates', CASE nonce % 2 WHEN 0 THEN '["*"]'::jsonb ELSE '["Runner", "Racer"]' END,
+        'writeToGlobalAttributes', jsonb_build_object('effect', public.effect(request, nonce)),
+        'stateDecision', jsonb_build_object('nextStates', jsonb_build_array(jsonb_build_object('stateId', 'Finish',
+            'stateInput', jsonb_build_object('nonce', nonce)))));
+END $$;
+
+-- Starts the children that the input lists.
+CREATE FUNCTION beget_of(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    nonce CONSTANT bigint := public.deed(request);
+BEGIN
+    IF nonce % 10 = 0 THEN
+        PERFORM pg_sleep(0.2);
+    END IF;
+    RETURN jsonb_build_object('startProcesses', request #> '{stateInput,children}',
+        'writeToGlobalAttributes', jsonb_build_object('effect', public.effect(request, nonce)
+            || jsonb_build_object('children', request #> '{stateInput,born}')),
+        'stateDecision', jsonb_build_object('nextStates', jsonb_build_array(jsonb_build_object(
+            'stateId', request #> '{stateInput,then}',
+            'stateInput', jsonb_build_object('count', request #> '{stateInput,count}', 'nonce', nonce)))));
+END $$;
+
+CREATE FUNCTION forward(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO public.forwarded (key, change) SELECT m ->> 'key', m -> 'payload'
+    FROM jsonb_array_elements(request #> '{commandResults,globalQueueResults,0,messages}') WITH ORDINALITY AS a (m, n) ORDER BY n;
+    RETURN '{"stateDecision": {"nextStates": [{"stateId": "Forward"}]}}';
+END $$;
+
 CREATE FUNCTION poke_of(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     nonce CONSTANT bigint := public.deed(request);
@@ -117,5 +160,5 @@ pub fn shared_rows() -> String {
 
 /// Deletes everything of a round.
 pub fn cleared() -> String {
-    format!("TRUNCATE orders, work, effects, deeds, asked, tallies; {}", shared_rows())
+    format!("TRUNCATE orders, work, effects, deeds, asked, tallies, forwarded; {}", shared_rows())
 }

@@ -83,9 +83,107 @@ const IN_SQL: &[(&str, &str)] = &[
          JOIN xdb.history_event e ON e.execution_id = p.execution_id AND e.event_id > s.event_id
              AND e.details -> 'seq' = s.details -> 'seq'
          WHERE p.event_type = 'ProcessPaused' AND s.event_type = 'StateStarted'
-             AND e.event_type IN ('WaitStarted', 'StateCompleted', 'AttemptFailed')
+             -- A static wait begins without a call.
+             AND NOT (e.event_type = 'WaitStarted' AND s.details ? 'staticWait')
              AND NOT EXISTS (SELECT FROM xdb.history_event r WHERE r.execution_id = p.execution_id
                  AND r.event_type = 'ProcessResumed' AND r.event_id BETWEEN p.event_id AND e.event_id)",
+    ),
+    (
+        // One end for each process, that of its way, and two reminders at most.
+        "guards do not add up",
+        "SELECT format('%s (%s): reminded %s times, shipped %s, recalled %s, cancelled %s', process_id, execution_id,
+             reminded, shipped, recalled, cancelled) FROM (
+             SELECT p.process_id, p.execution_id, regexp_replace(p.process_id, '^.*-', '') AS way,
+                 count(*) FILTER (WHERE state = 'Nag') AS reminded, count(*) FILTER (WHERE state = 'Ship') AS shipped,
+                 count(*) FILTER (WHERE state = 'Recall') AS recalled,
+                 count(*) FILTER (WHERE state = 'Cancelled') AS cancelled
+             FROM xdb.process_execution p LEFT JOIN done ON x = p.execution_id::text
+             WHERE p.process_id LIKE 'guarded-%' GROUP BY p.process_id, p.execution_id) counts
+         WHERE reminded > 2 OR shipped + recalled + cancelled <> 1 OR shipped <> 1 AND way IN ('alone', 'ship')
+             OR recalled <> 1 AND way = 'recall' OR cancelled <> 1 AND way = 'cancel' OR reminded <> 2 AND way = 'alone'
+         UNION ALL SELECT format('%s (%s): joined %s times, halted %s', process_id, execution_id, joined, halted) FROM (
+             SELECT p.process_id, p.execution_id, regexp_replace(p.process_id, '^.*-', '') AS way,
+                 count(*) FILTER (WHERE state = 'Join') AS joined, count(*) FILTER (WHERE state = 'Halt') AS halted
+             FROM xdb.process_execution p LEFT JOIN done ON x = p.execution_id::text
+             WHERE p.process_id LIKE 'watched-%' GROUP BY p.process_id, p.execution_id) counts
+         WHERE joined + halted <> 1 OR joined <> 1 AND way = 'all' OR halted <> 1 AND way = 'branch'",
+    ),
+    (
+        "not one winner",
+        "SELECT format('%s (%s): %s winners, %s at the end', p.process_id, p.execution_id,
+             count(*) FILTER (WHERE state IN ('Runner', 'Racer')), count(*) FILTER (WHERE state = 'Finish'))
+         FROM xdb.process_execution p LEFT JOIN done ON x = p.execution_id::text
+         WHERE p.process_id LIKE 'race-%' GROUP BY p.process_id, p.execution_id
+         HAVING count(*) FILTER (WHERE state IN ('Runner', 'Racer')) <> 1 OR count(*) FILTER (WHERE state = 'Finish') <> 1",
+    ),
+    (
+        // The latest step is undone first, each once, and the row counts what is left.
+        "undone wrongly",
+        "SELECT format('%s (%s) is %s: did %s, undid %s, counts %s', process_id, execution_id, status, did, undid, n)
+         FROM (
+             SELECT p.process_id, p.execution_id, p.status, w.n,
+                 array_agg(step ORDER BY number DESC) FILTER (WHERE state = 'Book') AS did,
+                 array_agg(done.effect ->> 'undoes' ORDER BY number) FILTER (WHERE state = 'Undo') AS undid
+             FROM xdb.process_execution p JOIN work w ON w.id = p.process_id LEFT JOIN done ON x = p.execution_id::text
+             WHERE p.process_id LIKE 'saga-%' GROUP BY p.process_id, p.execution_id, p.status, w.n) steps
+         WHERE status = 'COMPLETED' AND undid IS NOT NULL OR status = 'FAILED' AND (undid IS DISTINCT FROM did OR n <> 0)",
+    ),
+    (
+        // The effect of an answer names the children that it has started.
+        "children do not add up",
+        "WITH born AS MATERIALIZED (
+             SELECT x AS parent, b ->> 'id' AS id, b -> 'ends' AS ends, b -> 'n' AS n
+             FROM done CROSS JOIN LATERAL jsonb_array_elements(effect -> 'children') AS b WHERE effect ? 'children')
+         SELECT format('%s of %s: %s executions, %s, not one that is %s', id, parent, count(p.execution_id),
+             array_agg(concat_ws(' ', p.status, p.results)), ends)
+         FROM born LEFT JOIN xdb.process_execution p ON p.process_id = id GROUP BY id, parent, ends, n
+         HAVING count(p.execution_id) <> 1 OR bool_or(p.parent_id::text IS DISTINCT FROM parent OR NOT ends ? p.status
+             OR p.status = 'COMPLETED' AND n <> 'null' AND p.results #> '{0,output,n}' IS DISTINCT FROM n)
+         UNION ALL SELECT format('%s (%s): no effect names it', p.process_id, p.execution_id)
+         FROM xdb.process_execution p
+         WHERE p.process_id LIKE 'child-%' AND NOT EXISTS (SELECT FROM born WHERE id = p.process_id)
+         UNION ALL SELECT format('%s was told of the ends of %s', x, effect -> 'messages') FROM done
+         WHERE state = 'Await' AND (SELECT array_agg(m ORDER BY m) FROM jsonb_array_elements_text(effect -> 'messages') AS m)
+             IS DISTINCT FROM (SELECT array_agg(id ORDER BY id) FROM born WHERE parent = x)",
+    ),
+    (
+        "child outlived its parent",
+        "SELECT format('%s (%s): closed at %s, its parent %s at %s', c.process_id, c.execution_id, c.closed_at, p.process_id,
+             p.closed_at)
+         FROM xdb.process_execution c JOIN xdb.process_execution p ON p.execution_id = c.parent_id
+         WHERE c.started_by ->> 'whenParentCloses' IS NULL AND c.closed_at > p.closed_at + interval '60 s'",
+    ),
+    (
+        // The id of a process that a schedule starts ends with the second of its tick.
+        "tick doubled or early",
+        "SELECT format('%s: %s executions, the first at %s', process_id, count(*), min(started_at))
+         FROM xdb.process_execution WHERE process_type = 'tick' GROUP BY process_id
+         HAVING count(*) > 1 OR min(started_at) <
+             to_timestamp(right(process_id, 16), 'YYYYMMDD\"T\"HH24MISS\"Z\"')::timestamp AT TIME ZONE 'UTC'",
+    ),
+    (
+        "changes and history disagree",
+        "WITH executions AS (
+             SELECT execution_id::text AS x, history_limit IS NULL AS whole FROM xdb.process_execution
+             -- Types have no changes while wake-ups alone move the engine.
+             WHERE process_type NOT IN ('forward', 'Schedule') AND process_id NOT LIKE '%-proof-%'),
+         changes AS MATERIALIZED (
+             SELECT number, change ->> 'processExecutionId' AS x, (change ->> 'eventId')::bigint AS event_id,
+                 change ->> 'eventType' AS event_type, change -> 'details' AS details FROM forwarded)
+         SELECT format('%s %s of %s: %s times in the history, %s forwarded', event_type, event_id, x, sum(h), sum(c)) FROM (
+             SELECT execution_id::text AS x, event_id, event_type, details, 1 AS h, 0 AS c FROM xdb.history_event
+             WHERE event_type IN ('ProcessStarted', 'StateStarted', 'StateCompleted', 'StateFailed', 'StateAborted',
+                 'IncidentRaised', 'ProcessClosed')
+             UNION ALL SELECT x, event_id, event_type, details, 0, 1 FROM changes) found
+         LEFT JOIN executions USING (x) WHERE c = 1 OR executions IS NOT NULL
+         GROUP BY x, event_id, event_type, details HAVING sum(c) <> 1 OR sum(h) < 1 AND bool_and(whole IS NOT FALSE)
+         UNION ALL SELECT format('%s: started %s times, closed %s times as forwarded', x, started, closed) FROM (
+             SELECT x, count(*) FILTER (WHERE event_type = 'ProcessStarted') AS started,
+                 count(*) FILTER (WHERE event_type = 'ProcessClosed') AS closed
+             FROM executions LEFT JOIN changes USING (x) GROUP BY x) counts WHERE started <> 1 OR closed <> 1
+         UNION ALL SELECT format('%s: event %s was forwarded after event %s', x, event_id, before) FROM (
+             SELECT x, event_id, lag(event_id) OVER (PARTITION BY x ORDER BY number) AS before FROM changes) ordered
+         WHERE before >= event_id",
     ),
     (
         // A process with locks works from its first answered call to its close.
@@ -183,6 +281,23 @@ const FIGURES: &[(&str, &str)] = &[
     ("answers to calls that were claimed", "SELECT count(*) FROM effects WHERE effect ->> 'by' = 'claimed'"),
     ("answers that functions counted", "SELECT sum(n)::bigint FROM tallies"),
     ("starts that were merged", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'StartMerged'"),
+    (
+        "guards that have worked",
+        "SELECT count(*) FROM done WHERE state IN ('Nag', 'Recall', 'Cancelled', 'Halt', 'Cancel')",
+    ),
+    ("steps that were aborted", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'StateAborted'"),
+    (
+        "steps that were moved",
+        "SELECT count(*) FROM xdb.history_event WHERE event_type = 'StateAborted' AND details ->> 'reason' = 'the rack'",
+    ),
+    ("steps that were undone", "SELECT count(*) FROM done WHERE state = 'Undo'"),
+    ("children", "SELECT count(*) FROM xdb.process_execution WHERE parent_id IS NOT NULL"),
+    (
+        "children that ended with their parents",
+        "SELECT count(*) FROM xdb.process_execution WHERE reason = 'its parent closed'",
+    ),
+    ("ticks", "SELECT count(*) FROM xdb.process_execution WHERE process_type = 'tick'"),
+    ("changes that were forwarded", "SELECT count(*) FROM forwarded"),
     ("incidents", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'IncidentRaised'"),
     ("pauses of processes", "SELECT count(*) FROM xdb.history_event WHERE event_type = 'ProcessPaused'"),
     (

@@ -22,7 +22,8 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         "waitUntilLoadLocalAttributes": {"policy": "PARTIAL", "names": ["l"]},
         "executeLoadLocalAttributes": {"policy": "NONE"},
         "commandRequest": {"waitingType": "AnyOfCombination",
-            "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"}],
+            "timerCommands": [{"commandId": "t", "delayInSeconds": 1}, {"commandId": "u", "fireAt": "2030-01-01T00:00:00Z"},
+                {"commandId": "c", "cron": "@hourly", "timezone": "UTC"}],
             "localQueueCommands": [{"commandId": "q", "queueName": "q", "atLeast": 1, "atMost": 2}],
             "combinations": [["t"], ["q", "u"]]},
     });
@@ -43,22 +44,26 @@ pub fn documents() -> Vec<(Decoder, Value)> {
         "whenLocalQueuesEmpty": ["q"], "closeInput": {"a": 1}}, "nextStates": [{"stateId": "A"}]}});
     let mut rpc = json!({"output": "x",
         "stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END", "closeInput": 1}}});
+    for answer in [&mut execute, &mut close, &mut rpc] {
+        answer["abortStates"] = json!(["A", "B-2"]);
+    }
     for answer in [&mut wait_until, &mut execute, &mut close, &mut rpc] {
         answer["publishToLocalQueue"] = json!([{"queueName": "q", "messageId": "m", "payload": {"deep": [null]}}]);
         answer["writeToLocalAttributes"] = json!({"l": 1});
         answer["writeToGlobalAttributes"] = json!({"g": "x"});
         answer["startProcesses"] = json!([{"processType": "T", "processId": "c", "input": [1], "globalAttributePk": "k",
             "globalAttributes": {"g": 1}, "localAttributes": {"l": [null]}, "idReusePolicy": "DISALLOW_REUSE",
-            "timeoutSeconds": 5, "startAt": "2030-01-01T00:00:00Z", "options": {"shardKey": "s", "priority": 1},
+            "timeoutSeconds": 5, "startAt": "2030-01-01T00:00:00Z", "options": {"shardKey": "s", "priority": 1, "locks": ["a"]},
             "onClose": "q", "whenParentCloses": "LEAVE"}]);
     }
     let definition = json!({"startingState": "A", "states": {"A": guarded, "B": null, "G": guard}, "guards": ["G"],
         "globalAttributes": [{"table": "t", "primaryKey": ["a", "b"], "attributes": {"g": "c"}}],
         "localAttributes": ["l"], "localQueues": ["q"],
         "rpcs": {"r": {"timeoutSeconds": 1, "loadGlobalAttributes": {"policy": "PARTIAL", "names": ["g"]}}},
-        "timeoutSeconds": 10, "history": "full", "changes": "c"});
+        "timeoutSeconds": 10, "history": "full", "changes": "c", "locks": ["a", {"name": "b", "mode": "SHARE"}]});
     let start = json!({"globalAttributeKeys": {"t": {"a": 1, "b": "x"}}, "requestId": "r",
         "globalAttributeConflictMode": "IGNORE_CONFLICT", "startingStateConfig": options, "history": "none",
+        "locks": ["a", {"name": "b", "mode": "SHARE"}],
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"});
     vec![
         (|text| decode_wait_until(text.as_bytes(), &LIMITS).map(drop), wait_until),
