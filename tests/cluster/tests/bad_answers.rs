@@ -171,10 +171,6 @@ fn of_execute() -> Vec<(String, &'static str)> {
             "commandRequest can't be given together with skipWaitUntil",
         ),
         (
-            options(r#"{"waitUntilFunction":"f","commandRequest":{"waitingType":"EmptyCommand"}}"#),
-            "commandRequest can't be given together with waitUntilFunction",
-        ),
-        (
             options(r#"{"commandRequest":{"waitingType":"AnyOfCompletion"}}"#),
             "stateConfig.commandRequest.waitingType AnyOfCompletion needs at least one command",
         ),
