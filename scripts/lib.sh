@@ -157,14 +157,17 @@ find_pg_config() {
 
 pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
 
+# Whether cargo-pgrx was told about this major version: `cargo pgrx init`.
+pgrx_knows_major() { grep -qsE "^pg$(pg_major) *=" "${PGRX_HOME:-${HOME:-}/.pgrx}/config.toml"; }
+
 # choose_build: `build_target` is cargo's directory for what is built for the server of PG_CONFIG, and `build_settings` the
 # environment of such a build.
 choose_build() {
     build_target=${CARGO_TARGET_DIR:-$root/target} build_settings=()
-    if is_other_server; then
-        # The bindings are made from that server's headers, and those of two servers of one major version would take turns
-        # in one directory.
-        [ "$(pg_major)" != 15 ] || build_target=$build_target/for-another-15
+    # The bindings are made from that server's headers, and those of two servers of one major version would take turns in one
+    # directory.
+    if is_other_server && [ "$(pg_major)" = 15 ]; then build_target=$build_target/for-another-15; fi
+    if is_other_server || ! pgrx_knows_major; then
         build_settings=("CARGO_TARGET_DIR=$build_target" "PGRX_PG_CONFIG_PATH=$PG_CONFIG")
     fi
 }
@@ -241,6 +244,37 @@ hooked_postgres() {
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"
+}
+
+# --- Debian's releases --------------------------------------------------------------------------------
+
+# The release of Debian whose Postgres has this major version.
+release_of() {
+    case $1 in
+    15) printf 'bookworm\n' ;;
+    17) printf 'trixie\n' ;;
+    *) die "which major version? 15 or 17" ;;
+    esac
+}
+
+# debian_sources deb|deb-src RELEASE: lines for apt, with the mirrors that this machine uses: Debian's own archive and its security
+# updates.
+debian_sources() {
+    local kind=$1 release=$2 label uri suite
+    # shellcheck disable=SC2016  # apt's variables, not the shell's
+    mirrors() { apt-get indextargets --format '$(LABEL)|$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | sort -u; }
+    if [ -z "$(mirrors)" ]; then
+        need_root_for "apt-get update"
+        quietly "$work_dir/update.log" as_root apt-get update -q || die "apt-get update failed"
+    fi
+    while IFS='|' read -r label uri; do
+        case $label in
+        Debian) suite=$release ;;
+        Debian-Security) suite=$release-security ;;
+        *) continue ;;
+        esac
+        printf '%s [signed-by=%s] %s %s main\n' "$kind" /usr/share/keyrings/debian-archive-keyring.gpg "$uri" "$suite"
+    done < <(mirrors)
 }
 
 # --- planted faults ---------------------------------------------------------------------------------
