@@ -268,7 +268,7 @@ def run_page(page: Path) -> None:
 def follow(page: Path, found: list[Block], bindir: Path, server: Path, directory: Path) -> None:
     own = environment(bindir, server)
     own["XDB_TEST_DSN"] = f"host={server} port=5432 user=postgres dbname=postgres"
-    for name in ("sdk", "examples"):
+    for name in ("sdk", "examples", "contrib"):
         (directory / name).symlink_to(ROOT / name)
     ports = free_ports({port for block in found for port in re.findall(r"\b80[789]\d\b", block.text)})
     psql = Shell([str(bindir / "psql"), "-Xq", "--no-readline"], "\\echo", directory, own)
