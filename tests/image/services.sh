@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The services db and worker of docker-compose.yml, for scripts/image-test, with the environment that docker-compose.yml gives them.
+#   tests/image/services.sh CONTAINER DIRECTORY PYTHON
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../../scripts/lib.sh"
+cd "$root"
+
+container=$1 directory=$2 python=$3
+read -r -a buildah <<<"$XDB_BUILDAH"
+# The network of docker-compose.yml: the server at one address, the worker at another one.
+ip link set lo up
+ip address add 192.0.2.1/32 dev lo
+
+# As in docker-compose.yml.
+database=(POSTGRES_DB=app POSTGRES_PASSWORD=of-the-superuser "XDB_APP_PASSWORD=it's \\ of app")
+worker=(PGHOST=192.0.2.1 PGDATABASE=app PGUSER=app "PGPASSWORD=it's \\ of app" REMINDER_SECONDS=1)
+command=(postgres -c xdb.allowed_worker_hosts=worker)
+
+in_container() {
+    local setting options=()
+    for setting in "${database[@]}"; do options+=(--env "$setting"); done
+    "${buildah[@]}" run "${options[@]}" \
+        --volume "$root/examples/signup/tables.sql:/docker-entrypoint-initdb.d/20-signup.sql:ro" "$container" -- "$@"
+}
+healthy() { in_container xdb-healthy >"$directory/health.out" 2>&1; }
+as_app() { env "${worker[@]}" psql -X -A -t -q -v ON_ERROR_STOP=1 "$@"; }
+reminded() { [ "$(as_app -c "SELECT (xdb.get_local_attributes('signup-alice') ->> 'reminders')::int >= 1")" = t ]; }
+
+server=
+start() {
+    in_container docker-entrypoint.sh "${command[@]}" >>"$directory/db.log" 2>&1 &
+    server=$!
+    eventually 60 healthy || {
+        cat "$directory/db.log" "$directory/health.out"
+        die "the container is not healthy"
+    }
+    cat "$directory/health.out"
+}
+stop() {
+    # shellcheck disable=SC2016  # expanded there
+    in_container bash -c 'kill -INT "$(head -n 1 "$PGDATA/postmaster.pid")"'
+    wait "$server" || true
+}
+
+say "image-test: the server is healthy when its engine runs"
+start
+defer stop
+
+say "image-test: the role app is an ordinary one, with a password, and superusers' processes stay off"
+[ "$(as_app -c "SELECT rolsuper OR rolcreaterole OR rolbypassrls FROM pg_roles WHERE rolname = 'app'")" = f ]
+[ "$(as_app -c "SHOW xdb.allow_superuser_processes")" = off ]
+if env "${worker[@]}" PGPASSWORD=wrong psql -X -c 'SELECT 1' >/dev/null 2>&1; then die "any password is good enough"; fi
+if grep -q "of app" "$directory/db.log"; then die "the log has the password"; fi
+
+say "image-test: the worker registers itself, and the sign-up runs"
+serving=(env -C examples/python "PYTHONPATH=$root/sdk/python/src" PYTHONDONTWRITEBYTECODE=1 "${worker[@]}" "$python" -m xdb)
+"${serving[@]}" register sign_up:worker --name signup --url http://worker:8080 >/dev/null
+"${serving[@]}" serve sign_up:worker --host 0.0.0.0 --port 8080 >"$directory/worker.log" 2>&1 &
+as_app -v name=alice -v email=alice@example.com -v campaign=spring -f examples/signup/start.sql >/dev/null
+eventually 60 reminded
+
+say "image-test: the data stays with the container's next start"
+stop
+if healthy; then die "a stopped server is healthy"; fi
+start
+[ "$(as_app -c "SELECT xdb.invoke_rpc('signup-alice', 'confirm', '\"link\"')")" = '"done"' ]
+[ "$(as_app -c "SELECT xdb.wait_for_process('signup-alice', timeout => '1 minute') ->> 'result'")" = "done" ]
+say "image-test: ok"
