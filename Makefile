@@ -1,6 +1,6 @@
 # The work is done by scripts/; this file is the list of what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-sql test test-upgrade explore large fuzz torture torture-plants cluster-delayed crash-points bench lint setup all install psql
+.PHONY: help demo demo-sql test test-upgrade explore large fuzz torture torture-plants cluster-delayed crash-points bench lint setup all install psql dist package-test
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,12 @@ all: ## build the extension for the Postgres of PG_CONFIG
 
 install: ## copy what was built into the Postgres of PG_CONFIG, or under DESTDIR
 	@scripts/copy-extension
+
+dist: ## the sources of the last commit as an archive for PGXN
+	@scripts/dist
+
+package-test: ## build the Debian package, the PGXN archive and the image, and use them in chroots (MAJOR=15 or 17, PARTS=)
+	@scripts/package-test $(or $(MAJOR),15) $(PARTS)
 
 psql: ## psql on a throwaway server with XDB
 	@scripts/cluster
