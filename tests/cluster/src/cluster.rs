@@ -488,7 +488,8 @@ impl Cluster {
         format!("host={} port={PORT} user=postgres dbname={database}", self.socket_directory().display())
     }
 
-    pub(crate) fn socket_directory(&self) -> PathBuf {
+    /// The directory of the socket, for programs that connect by themselves.
+    pub fn socket_directory(&self) -> PathBuf {
         self.directory.join(SOCKETS)
     }
 
@@ -497,7 +498,8 @@ impl Cluster {
         &self.directory
     }
 
-    pub(crate) fn data_directory(&self) -> PathBuf {
+    /// The data directory.
+    pub fn data_directory(&self) -> PathBuf {
         self.directory.join("data")
     }
 

@@ -1,0 +1,186 @@
+//! A session that reads, and its errors in words.
+
+use crate::environment::Parameters;
+use crate::tls;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// How long a connection is waited for, unless `connect_timeout` says something else.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Settings of every session. The path has no object of other roles. Texts are read as they are written.
+const COMMON: &str = "SET search_path = pg_catalog, pg_temp; SET client_min_messages = warning; SET lock_timeout = '500ms'; \
+    SET standard_conforming_strings = on; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'";
+
+/// What the sessions of a command may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    pub program: &'static str,
+    pub reads_only: bool,
+    /// As Postgres writes it.
+    pub statement_timeout: &'static str,
+}
+
+/// An error in words, with the SQLSTATE if the server has raised it.
+#[derive(Debug)]
+pub struct Trouble {
+    pub code: Option<String>,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl Trouble {
+    pub fn new(message: impl Into<String>) -> Trouble {
+        Trouble { code: None, message: message.into(), hint: None }
+    }
+
+    /// With advice for errors that an installation has.
+    fn advised(mut self, database: &str) -> Trouble {
+        let missing = matches!(self.code.as_deref(), Some("3F000" | "42883" | "42P01")) && self.message.contains("xdb");
+        if missing && self.message.contains("schema \"xdb\" does not exist") {
+            self.message = format!("the database \"{database}\" does not have the extension xdb");
+            self.hint = Some("Choose another database, or run CREATE EXTENSION xdb.".to_owned());
+        } else if missing {
+            self.hint = Some("The extension is of another version than this program: see xdb doctor.".to_owned());
+        }
+        self
+    }
+}
+
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Trouble {
+        if let Some(error) = error.as_db_error() {
+            let detail = error.detail().map_or_else(String::new, |detail| format!(" ({detail})"));
+            return Trouble {
+                code: Some(error.code().code().to_owned()),
+                message: format!("{}{detail}", error.message()),
+                hint: error.hint().map(str::to_owned),
+            };
+        }
+        let mut message = error.to_string();
+        if let Some(source) = error.source() {
+            message = format!("{message}: {source}");
+        }
+        Trouble::new(message)
+    }
+}
+
+/// A session, and its database's name for messages.
+pub struct ServerSession {
+    client: Client,
+    connection: JoinHandle<()>,
+    pub database: String,
+}
+
+impl ServerSession {
+    /// Connects, and gives the session its settings.
+    pub async fn open(parameters: &Parameters, purpose: Use) -> Result<ServerSession, Trouble> {
+        let config = config(parameters, purpose.program).map_err(Trouble::new)?;
+        let database = parameters.get("dbname").unwrap_or_default().to_owned();
+        let (client, connection) = connect(&config, parameters).await?;
+        let access = if purpose.reads_only { "on" } else { "off" };
+        let timeout = purpose.statement_timeout;
+        let own = format!("SET default_transaction_read_only = {access}; SET statement_timeout = '{timeout}'");
+        client.batch_execute(&format!("{COMMON}; {own}")).await.map_err(Trouble::from)?;
+        Ok(ServerSession { client, connection, database })
+    }
+
+    /// Ends the session. Without this, the end of the program leaves a line in the server's log.
+    pub async fn close(self) {
+        drop(self.client);
+        // A connection that failed has ended too.
+        let _ = self.connection.await;
+    }
+
+    /// Whether the server has ended the session.
+    pub fn is_lost(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// The only value of a query, as text.
+    pub async fn value(&self, sql: &str, params: &[Option<&str>]) -> Result<Option<String>, Trouble> {
+        let rows = self.rows(sql, params).await?;
+        Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten())
+    }
+
+    /// Runs a statement as it is written. Returns the first value of its result, if it has one.
+    pub async fn run(&self, sql: &str) -> Result<Option<String>, Trouble> {
+        let messages = self.client.simple_query(sql).await.map_err(Trouble::from)?;
+        Ok(messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).filter(|value| !value.is_empty()).map(str::to_owned),
+            _ => None,
+        }))
+    }
+
+    /// The rows of a query with columns of the type `text`. The parameters are texts too.
+    pub async fn rows(&self, sql: &str, params: &[Option<&str>]) -> Result<Vec<Vec<Option<String>>>, Trouble> {
+        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(&self.database);
+        let types = vec![tokio_postgres::types::Type::TEXT; params.len()];
+        let statement = self.client.prepare_typed(sql, &types).await.map_err(trouble)?;
+        let params: Vec<_> = params.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();
+        let rows = self.client.query(&statement, &params).await.map_err(trouble)?;
+        let read = |row: &tokio_postgres::Row| (0..row.len()).map(|column| row.get(column)).collect();
+        Ok(rows.iter().map(read).collect())
+    }
+}
+
+fn config(parameters: &Parameters, program: &str) -> Result<Config, String> {
+    let mut config = Config::new();
+    let number = |name: &str| {
+        let value =
+            parameters.get(name).map(|value| value.parse::<u32>().map_err(|_| format!("invalid {name}: \"{value}\"")));
+        value.transpose()
+    };
+    if let Some(host) = parameters.get("host") {
+        config.host(host);
+    }
+    if let Some(address) = parameters.get("hostaddr") {
+        config.hostaddr(address.parse().map_err(|_| format!("invalid hostaddr: \"{address}\""))?);
+    }
+    let port = number("port")?.and_then(|port| u16::try_from(port).ok()).ok_or("invalid port")?;
+    config.port(port);
+    config.user(parameters.get("user").unwrap_or_default()).dbname(parameters.get("dbname").unwrap_or_default());
+    config.application_name(parameters.get("application_name").unwrap_or(program));
+    if let Some(password) = parameters.get("password") {
+        config.password(password);
+    }
+    if let Some(options) = parameters.get("options") {
+        config.options(options);
+    }
+    config.connect_timeout(match number("connect_timeout")? {
+        None | Some(0) => CONNECT_TIMEOUT,
+        Some(seconds) => Duration::from_secs(seconds.into()),
+    });
+    config.target_session_attrs(match parameters.get("target_session_attrs") {
+        None | Some("any") => TargetSessionAttrs::Any,
+        Some("read-write" | "primary") => TargetSessionAttrs::ReadWrite,
+        Some("read-only" | "standby") => TargetSessionAttrs::ReadOnly,
+        Some(other) => return Err(format!("target_session_attrs \"{other}\" is not supported")),
+    });
+    Ok(config)
+}
+
+async fn connect(config: &Config, parameters: &Parameters) -> Result<(Client, JoinHandle<()>), Trouble> {
+    if parameters.get("host").is_some_and(|host| host.starts_with('/')) {
+        let (client, connection) = config.connect(NoTls).await?;
+        return Ok((client, tokio::spawn(ended(connection))));
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let roots = home.map(|home| home.join(".postgresql/root.crt"));
+    let (mode, settings) = tls::settings(parameters.get("sslmode"), parameters.get("sslrootcert"), roots.as_deref())
+        .map_err(Trouble::new)?;
+    let mut config = config.clone();
+    config.ssl_mode(mode);
+    let (client, connection) = config.connect(MakeRustlsConnect::new(settings)).await?;
+    Ok((client, tokio::spawn(ended(connection))))
+}
+
+/// Serves a connection until it ends. The statements that fail with it have the error.
+async fn ended(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
+    let _ = connection.await;
+}
