@@ -1,4 +1,4 @@
-//! The library of the program `xdb`: what `xdb show` and `xdb doctor` say.
+//! The library of the program `xdb`: what `xdb show`, `xdb doctor` and `xdb metrics` do.
 //!
 //! The program is a client of the server like any other. It has the rights of its role, calls the functions and reads
 //! the views of [the reference](../../../docs/reference/README.md), and changes nothing.
@@ -10,6 +10,7 @@
 //! | `text.rs` | values in sentences: names, durations, moments |
 //! | `show.rs` | `xdb show` |
 //! | `doctor.rs`, `checks.rs` | `xdb doctor`: what it reads, and what it concludes from that, without I/O |
+//! | `metrics.rs` | `xdb metrics`: `xdb.openmetrics()` over HTTP |
 //! | `connection.rs`, `environment.rs`, `tls.rs` | a session, with the variables and files of libpq |
 
 pub mod checks;
@@ -19,6 +20,7 @@ pub mod environment;
 #[allow(dead_code, reason = "it is the extension's file")]
 #[path = "../../../src/http/hosts.rs"]
 pub mod hosts;
+pub mod metrics;
 pub mod sentence;
 pub mod show;
 pub mod text;

@@ -9,11 +9,12 @@
 use clap::{Args, Parser, Subcommand};
 use serde_json::json;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use xdb_tools::checks::Health;
 use xdb_tools::connection::{ServerSession, Trouble, Use};
 use xdb_tools::environment::Parameters;
-use xdb_tools::{doctor, show, text};
+use xdb_tools::{doctor, metrics, show, text};
 
 /// Shows what XDB processes wait for, and whether a server is set up for them.
 #[derive(Parser)]
@@ -38,6 +39,14 @@ enum Verb {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        connection: ConnectionOptions,
+    },
+    /// Serve xdb.openmetrics() over HTTP, for Prometheus
+    Metrics {
+        /// Address and port
+        #[arg(long, default_value = "127.0.0.1:9433")]
+        listen: SocketAddr,
         #[command(flatten)]
         connection: ConnectionOptions,
     },
@@ -110,6 +119,11 @@ async fn run(command: Verb) -> Result<ExitCode, Trouble> {
             session.close().await;
             let shown = read?;
             print(&if json { format!("{}\n", shown.json()) } else { shown.text() })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Metrics { listen, connection } => {
+            let announce = |address| print(&format!("http://{address}/metrics\n"));
+            metrics::serve(connection.parameters()?, listen, announce).await?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Doctor { json: as_json, connection } => {
