@@ -1,4 +1,4 @@
-//! The library of the program `xdb`: what `xdb show`, `xdb doctor` and `xdb metrics` do.
+//! The library of the program `xdb`: what `xdb show`, `xdb doctor`, `xdb metrics` and `xdb console` do.
 //!
 //! The program is a client of the server like any other. It has the rights of its role, calls the functions and reads
 //! the views of [the reference](../../../docs/reference/README.md), and changes nothing.
@@ -11,10 +11,12 @@
 //! | `show.rs` | `xdb show` |
 //! | `doctor.rs`, `checks.rs` | `xdb doctor`: what it reads, and what it concludes from that, without I/O |
 //! | `metrics.rs` | `xdb metrics`: `xdb.openmetrics()` over HTTP |
+//! | `console` | `xdb console`: pages for a browser |
 //! | `connection.rs`, `environment.rs`, `tls.rs` | a session, with the variables and files of libpq |
 
 pub mod checks;
 pub mod connection;
+pub mod console;
 pub mod doctor;
 pub mod environment;
 #[allow(dead_code, reason = "it is the extension's file")]

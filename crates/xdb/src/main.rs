@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use xdb_tools::checks::Health;
 use xdb_tools::connection::{ServerSession, Trouble, Use};
+use xdb_tools::console::{self, ConsoleOptions};
 use xdb_tools::environment::Parameters;
 use xdb_tools::{doctor, metrics, show, text};
 
@@ -41,6 +42,33 @@ enum Verb {
         json: bool,
         #[command(flatten)]
         connection: ConnectionOptions,
+    },
+    /// Serve pages about processes to a browser
+    Console {
+        /// Address and port, of this machine alone
+        #[arg(long, default_value = "127.0.0.1:7433")]
+        listen: SocketAddr,
+        /// Visitors log in with a role and its password
+        #[arg(long)]
+        login: bool,
+        /// A further host by which browsers name the console, with its port. Can be repeated
+        #[arg(long = "host", value_name = "HOST")]
+        hosts: Vec<String>,
+        /// Where a proxy has the console, such as /xdb
+        #[arg(long, default_value = "")]
+        base_path: String,
+        /// Allow no actions
+        #[arg(long)]
+        read_only: bool,
+        /// Show no payloads, inputs and attributes
+        #[arg(long)]
+        hide_payloads: bool,
+        /// Role
+        #[arg(short = 'U', long)]
+        username: Option<String>,
+        /// Database
+        #[arg(short, long)]
+        dbname: Option<String>,
     },
     /// Serve xdb.openmetrics() over HTTP, for Prometheus
     Metrics {
@@ -119,6 +147,13 @@ async fn run(command: Verb) -> Result<ExitCode, Trouble> {
             session.close().await;
             let shown = read?;
             print(&if json { format!("{}\n", shown.json()) } else { shown.text() })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Console { listen, login, hosts, base_path, read_only, hide_payloads, username, dbname } => {
+            let connection = ConnectionOptions { host: None, port: None, username, dbname };
+            let options = ConsoleOptions { listen, hosts, base_path, login, read_only, hide_payloads };
+            let announce = |address: String| print(&format!("{address}\n"));
+            console::serve(options, connection.parameters()?, announce).await?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Metrics { listen, connection } => {

@@ -1,0 +1,336 @@
+//! `xdb console`: pages about processes, made by this program. A browser needs no JavaScript for them.
+//!
+//! - The role of the visitor's own connection decides what is seen and done. There is no other check of rights.
+//! - Every request passes [`guard`]: the host must be known, and what changes something must come from our own pages.
+//! - Read-only means two things: no action is taken, and the sessions of the server are read-only.
+//!
+//! Limitations: whether a password is checked, `pg_hba.conf` decides. There is no TLS. So logins by password need a loopback address, and a proxy with TLS before others.
+
+mod actions;
+pub mod guard;
+mod layout;
+mod pages;
+mod process_page;
+pub mod visits;
+
+use crate::connection::{ServerSession, Trouble, Use};
+use crate::environment::Parameters;
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Form, Query, Request, State};
+use axum::http::header::{CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::sync::MutexGuard;
+use visits::{Visit, Visits};
+use zeroize::Zeroizing;
+
+/// The largest form, in bytes.
+const LARGEST_FORM: usize = 64 * 1024;
+
+const COOKIE_NAME: &str = "xdb_console";
+
+/// What the command line says.
+pub struct ConsoleOptions {
+    pub listen: SocketAddr,
+    /// Further hosts by which browsers may name the console.
+    pub hosts: Vec<String>,
+    /// Where a proxy has the console, such as `/xdb`. Empty: at its root.
+    pub base_path: String,
+    /// Visitors log in with a role and its password.
+    pub login: bool,
+    pub read_only: bool,
+    pub hide_payloads: bool,
+}
+
+/// The parts of a query or form.
+pub type FormFields = HashMap<String, String>;
+
+/// A field, unless it is missing or empty.
+pub fn field<'f>(fields: &'f FormFields, name: &str) -> Option<&'f str> {
+    fields.get(name).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+pub struct Console {
+    pub options: ConsoleOptions,
+    /// Of a visitor without a password of its own, or where such visitors connect to.
+    parameters: Parameters,
+    hosts: Vec<String>,
+    visits: Visits,
+    /// The name in the printed address. It works once.
+    token: Mutex<Option<String>>,
+}
+
+impl Console {
+    fn usage(&self) -> Use {
+        Use { program: "xdb console", reads_only: self.options.read_only, statement_timeout: "3s" }
+    }
+
+    fn new_token(&self) -> Result<String, Trouble> {
+        let token = visits::secret()?;
+        *self.token.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(token.clone());
+        Ok(token)
+    }
+
+    fn takes_token(&self, token: &str) -> bool {
+        let mut expected = self.token.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fits = expected.as_deref() == Some(token);
+        if fits {
+            *expected = None;
+        }
+        fits
+    }
+
+    fn visit_name(headers: &HeaderMap) -> Option<&str> {
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value)
+    }
+
+    fn cookie(&self, value: &str, headers: &HeaderMap) -> String {
+        let secure = if guard::host(headers).is_some_and(|host| guard::is_loopback(&host)) { "" } else { "; Secure" };
+        let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
+        format!("{COOKIE_NAME}={value}; Path={}/; HttpOnly; SameSite=Strict{secure}{ends}", self.options.base_path)
+    }
+}
+
+/// Serves the console until the program ends. `announce` gets the address to open.
+pub async fn serve(
+    options: ConsoleOptions,
+    parameters: Parameters,
+    announce: impl FnOnce(String) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let loopback = options.listen.ip().is_loopback();
+    if !loopback {
+        return Err(Trouble::new(format!(
+            "{} is no loopback address, and the console has no TLS: listen on 127.0.0.1, behind a proxy with TLS",
+            options.listen
+        )));
+    }
+    if !options.base_path.is_empty() && (!options.base_path.starts_with('/') || options.base_path.ends_with('/')) {
+        return Err(Trouble::new("a base path begins with a slash and does not end with one"));
+    }
+    let listener = TcpListener::bind(options.listen).await;
+    let listener = listener.map_err(|error| Trouble::new(format!("{}: {error}", options.listen)))?;
+    let address = listener.local_addr().map_err(|error| Trouble::new(error.to_string()))?;
+    let own = [address.to_string(), format!("localhost:{}", address.port())];
+    let hosts = own.into_iter().chain(options.hosts.iter().map(|host| host.to_ascii_lowercase())).collect();
+    let console = Console { options, parameters, hosts, visits: Visits::default(), token: Mutex::default() };
+    let place = format!("http://{address}{}/", console.options.base_path);
+    announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
+    let router = router(Arc::new(console));
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await.map_err(|error| Trouble::new(error.to_string()))
+}
+
+fn router(console: Arc<Console>) -> Router {
+    let base = console.options.base_path.clone();
+    let at = |page: &str| format!("{base}/{page}");
+    let mut router = Router::new()
+        .route(&at(""), get(list))
+        .route(&at("process"), get(page_of::<process_page::ProcessPage>))
+        .route(&at("failing"), get(page_of::<pages::FailingPage>))
+        .route(&at("workers"), get(page_of::<pages::WorkersPage>))
+        .route(&at("queues"), get(page_of::<pages::QueuesPage>))
+        .route(&at("schedules"), get(page_of::<pages::SchedulesPage>))
+        .route(&at("locks"), get(page_of::<pages::LocksPage>))
+        .route(&at("action"), post(actions::act))
+        .route(&at("login"), post(log_in))
+        .route(&at("logout"), post(log_out))
+        .route(&at("xdb.css"), get(async || ([(CONTENT_TYPE, "text/css")], include_str!("xdb.css"))))
+        .route(&at("xdb.js"), get(async || ([(CONTENT_TYPE, "text/javascript")], include_str!("xdb.js"))));
+    // Addresses in pages are relative to the base with a slash at its end.
+    if let Some((_, last)) = base.rsplit_once('/') {
+        let to = format!("{last}/");
+        router = router.route(&base, get(async move || redirect(&to)));
+    }
+    router
+        .fallback(async || (StatusCode::NOT_FOUND, "There is no such page.\n"))
+        .layer(DefaultBodyLimit::max(LARGEST_FORM))
+        .layer(from_fn_with_state(Arc::clone(&console), judge))
+        .with_state(console)
+}
+
+/// What every request passes.
+async fn judge(State(console): State<Arc<Console>>, request: Request, next: Next) -> Response {
+    let refusal = refused(&console, &request);
+    let mut response = match refusal {
+        Some((status, why)) => (status, format!("{why}\n")).into_response(),
+        None => next.run(request).await,
+    };
+    let headers = guard::HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    response.headers_mut().extend(headers);
+    response
+}
+
+fn refused(console: &Console, request: &Request) -> Option<(StatusCode, &'static str)> {
+    let host = guard::host(request.headers()).filter(|host| console.hosts.contains(host));
+    let Some(host) = host else {
+        return Some((StatusCode::FORBIDDEN, "This host is not known: start xdb console with --host."));
+    };
+    if [Method::GET, Method::HEAD].contains(request.method()) {
+        return None;
+    }
+    if !guard::is_same_origin(request.headers(), &host) {
+        return Some((StatusCode::FORBIDDEN, "This request does not come from a page of the console."));
+    }
+    let path = request.uri().path();
+    let is_about_visits = path.ends_with("/login") || path.ends_with("/logout");
+    (console.options.read_only && !is_about_visits)
+        .then_some((StatusCode::METHOD_NOT_ALLOWED, "This console is read-only: it was started with --read-only."))
+}
+
+fn redirect(to: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, to.to_owned())]).into_response()
+}
+
+/// What a page shows, for its visitor.
+pub struct PageRequest<'a> {
+    pub console: &'a Console,
+    pub session: &'a ServerSession,
+    pub fields: &'a FormFields,
+}
+
+/// A page that reads.
+pub trait Page {
+    const TITLE: &'static str;
+    fn body(asked: &PageRequest<'_>) -> impl Future<Output = Result<Markup, Trouble>> + Send;
+}
+
+/// The list; or with a token, the beginning of a visit.
+async fn list(
+    state: State<Arc<Console>>,
+    from: ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    query: Query<FormFields>,
+) -> Response {
+    match field(&query, "token") {
+        Some(token) if !state.options.login => begin_by_token(&state, from.0.ip(), &headers, token).await,
+        _ => page_of::<pages::ListPage>(state, headers, query).await,
+    }
+}
+
+async fn page_of<P: Page>(
+    State(console): State<Arc<Console>>,
+    headers: HeaderMap,
+    Query(fields): Query<FormFields>,
+) -> Response {
+    let Some(visit) = Console::visit_name(&headers).and_then(|name| console.visits.find(name)) else {
+        return log_in_page(&console, None);
+    };
+    let read = async {
+        let connection = connected(&console, &visit).await?;
+        let session = connection.as_ref().ok_or_else(|| Trouble::new("not connected"))?;
+        let body = P::body(&PageRequest { console: &console, session, fields: &fields }).await?;
+        Ok((body, layout::engine(session).await))
+    };
+    match read.await {
+        Ok((body, engine)) => Html(layout::page(P::TITLE, &visit, Some(engine), body).into_string()).into_response(),
+        Err(trouble) => trouble_page(&visit, &trouble),
+    }
+}
+
+/// The visit's session. One that was lost is opened again.
+pub async fn connected<'v>(
+    console: &Console,
+    visit: &'v Visit,
+) -> Result<MutexGuard<'v, Option<ServerSession>>, Trouble> {
+    let mut connection = visit.connection.lock().await;
+    if connection.as_ref().is_none_or(ServerSession::is_lost) {
+        *connection = None;
+        let opened = ServerSession::open(visit.parameters(), console.usage()).await;
+        *connection = Some(
+            opened.map_err(|trouble| Trouble { message: format!("not connected: {}", trouble.message), ..trouble })?,
+        );
+    }
+    Ok(connection)
+}
+
+fn trouble_page(visit: &Visit, trouble: &Trouble) -> Response {
+    let status = match trouble.code.as_deref() {
+        Some("XD001") => StatusCode::NOT_FOUND,
+        Some(_) => StatusCode::OK,
+        None => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let body = layout::trouble(trouble);
+    (status, Html(layout::page("Trouble", visit, None, body).into_string())).into_response()
+}
+
+fn log_in_page(console: &Console, problem: Option<&str>) -> Response {
+    let body = html! {
+        @if let Some(problem) = problem { p.bad role="alert" { (problem) } }
+        @if console.options.login {
+            form method="post" action="login" {
+                label { "Role " input name="role" required autocomplete="username"; }
+                label { "Password " input name="password" type="password" autocomplete="current-password"; }
+                button { "Log in" }
+            }
+        } @else {
+            p { "Open the address that xdb console has printed in its terminal. Each address works once." }
+            form method="post" action="login" { button { "Print a new address" } }
+        }
+    };
+    (StatusCode::UNAUTHORIZED, Html(layout::outside("Log in", body).into_string())).into_response()
+}
+
+async fn begin_by_token(console: &Console, from: IpAddr, headers: &HeaderMap, token: &str) -> Response {
+    if !console.visits.may_try(from) {
+        return log_in_page(console, Some("Too many failed logins: wait for a minute."));
+    }
+    if !console.takes_token(token) {
+        return log_in_page(console, Some("This address was used before, or is an old one."));
+    }
+    begin(console, from, headers, console.parameters.clone()).await
+}
+
+async fn log_in(
+    State(console): State<Arc<Console>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    Form(mut form): Form<FormFields>,
+) -> Response {
+    if !console.visits.may_try(from.ip()) {
+        return log_in_page(&console, Some("Too many failed logins: wait for a minute."));
+    }
+    if !console.options.login {
+        if let Ok(token) = console.new_token() {
+            let host = guard::host(&headers).unwrap_or_default();
+            eprintln!("xdb console: http://{host}{}/?token={token}", console.options.base_path);
+        }
+        return log_in_page(&console, Some("A new address was printed."));
+    }
+    let password = Zeroizing::new(form.remove("password").unwrap_or_default());
+    let parameters = console.parameters.of_role(field(&form, "role").unwrap_or_default(), &password);
+    begin(&console, from.ip(), &headers, parameters).await
+}
+
+/// Connects, and sends the browser to the list.
+async fn begin(console: &Console, from: IpAddr, headers: &HeaderMap, parameters: Parameters) -> Response {
+    let begun = async {
+        let place = console.visits.place()?;
+        let session = ServerSession::open(&parameters, console.usage()).await?;
+        console.visits.begin(parameters, session, place)
+    };
+    match begun.await {
+        Ok(name) => {
+            console.visits.succeeded(from);
+            let cookie = console.cookie(&name, headers);
+            (StatusCode::SEE_OTHER, [(LOCATION, "./".to_owned()), (SET_COOKIE, cookie)]).into_response()
+        }
+        Err(trouble) => log_in_page(console, Some(&trouble.message)),
+    }
+}
+
+async fn log_out(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
+    if let Some(name) = Console::visit_name(&headers) {
+        console.visits.end(name);
+    }
+    let cookie = console.cookie("", &headers);
+    (StatusCode::SEE_OTHER, [(LOCATION, "./".to_owned()), (SET_COOKIE, cookie)]).into_response()
+}

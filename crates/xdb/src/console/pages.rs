@@ -1,0 +1,305 @@
+//! The pages of the console, except that of one process. No page counts rows or skips rows: each begins at a key.
+
+use super::layout::{TextRow, encoded, process_link, table, text, value};
+use super::{Page, PageRequest, field};
+use crate::connection::Trouble;
+use crate::sentence::explain;
+use maud::{Markup, html};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+
+/// Rows of a page. One more is read, which says whether there are more.
+const ROWS: usize = 50;
+
+const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p.owner::text, p.status, \
+        CASE WHEN p.paused THEN 'paused' END, to_char(p.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
+        left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200) \
+    FROM xdb.processes p \
+    WHERE ($1 IS NULL OR p.process_id = $1) AND ($2 IS NULL OR p.process_type = $2) AND ($3 IS NULL OR p.status = $3) \
+        AND ($4 IS NULL OR p.owner = $4) AND ($5 IS NULL OR p.execution_id < $5::uuid) \
+    ORDER BY p.execution_id DESC LIMIT 51";
+
+const DESCRIBE: &str = "SELECT e.id, xdb.describe_process(e.process_id, e.id::uuid)::text, \
+        to_char((clock_timestamp() + COALESCE(NULLIF(current_setting('xdb.now', true), ''), '0')::interval) AT TIME ZONE 'UTC', \
+            'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') \
+    FROM jsonb_to_recordset($1::jsonb) AS e (id text, process_id text)";
+
+const STATUSES: [&str; 5] = ["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"];
+
+const FAILURES: &str = "SELECT f.process_id, f.execution_id::text, p.process_type, f.state_execution_id, f.error_type, f.http_status::text, \
+        left(f.detail, 500), f.attempt::text, to_char(f.failed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
+        to_char(f.next_attempt_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
+    FROM (SELECT * FROM xdb.failures WHERE state_status IS NULL OR state_status IN ('WAIT_UNTIL', 'EXECUTE') \
+        ORDER BY failed_at DESC NULLS FIRST LIMIT 51) AS f \
+    LEFT JOIN LATERAL (SELECT process_type FROM xdb.processes AS q WHERE q.process_id = f.process_id AND q.execution_id = f.execution_id) AS p ON true \
+    ORDER BY f.failed_at DESC NULLS FIRST";
+
+const INCIDENTS: &str = "SELECT process_id, execution_id::text, state_execution_id, error_type, left(detail, 500), attempt::text, \
+        to_char(raised_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
+    FROM xdb.incidents ORDER BY raised_at DESC LIMIT 51";
+
+const WORKERS: &str = "SELECT name, COALESCE(url, CASE WHEN registered_at IS NOT NULL THEN 'a pull worker' END), owner::text, \
+        in_flight::text, max_concurrency::text, waiting::text, breaker, calls::text, failures::text, \
+        to_char(last_error_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
+    FROM xdb.workers ORDER BY name LIMIT 1000";
+
+const TYPES: &str = "SELECT process_type, worker, owner::text, version::text, concat_ws(' ', pause_mode, pause_reason), \
+        (definition -> 'globalQueues')::text \
+    FROM xdb.process_types ORDER BY process_type LIMIT 1000";
+
+const QUEUE_OF_PROCESS: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), \
+        CASE WHEN received THEN 'received' ELSE 'published' END \
+    FROM xdb.queue_messages WHERE process_id = $1 ORDER BY execution_id DESC, queue_name, \"position\" LIMIT 51";
+
+const GLOBAL_QUEUE: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), key \
+    FROM xdb.queue_messages WHERE process_id IS NULL AND queue_name = $1 ORDER BY \"position\" LIMIT 51";
+
+const SCHEDULES: &str = "SELECT p.process_id, p.execution_id::text, p.owner::text, CASE WHEN p.paused THEN 'paused' END, \
+        (SELECT to_char(min(t.fire_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') FROM xdb.timers t \
+            WHERE t.process_id = p.process_id AND t.execution_id = p.execution_id AND t.kind = 'TIMER_COMMAND'), \
+        left(xdb.get_local_attributes(p.process_id, NULL, p.execution_id)::text, 500) \
+    FROM (SELECT * FROM xdb.processes WHERE process_type = 'Schedule' AND status = 'RUNNING' ORDER BY process_id LIMIT 51) AS p";
+
+const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'waits' END, process_id, execution_id::text, process_type, \
+        to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
+    FROM xdb.locks WHERE $1 IS NULL OR name = $1 ORDER BY name, granted DESC, place LIMIT 51";
+
+/// The note below a list, and whether there are more rows than are shown.
+fn shown(rows: &mut Vec<TextRow>) -> bool {
+    let more = rows.len() > ROWS;
+    rows.truncate(ROWS);
+    more
+}
+
+fn more_note(more: bool, rows: &[TextRow]) -> Markup {
+    html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }
+}
+
+/// A text as a cell. Characters that would change the order of the others are escaped.
+fn plain(row: &TextRow, column: usize) -> Markup {
+    html! { (crate::text::visible(text(row, column))) }
+}
+
+pub struct ListPage;
+
+impl Page for ListPage {
+    const TITLE: &'static str = "Processes";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let of = |name: &str| field(asked.fields, name);
+        let params = [of("id"), of("type"), of("status"), of("owner"), of("before")];
+        let mut rows = asked.session.rows(LIST, &params).await?;
+        let more = shown(&mut rows);
+        let does = what_they_do(asked, &rows).await;
+        let cell = |column: usize, row: &TextRow| match column {
+            0 => process_link(text(row, 0), text(row, 1)),
+            1 => plain(row, 2),
+            2 => html! { (text(row, 4)) @if !text(row, 5).is_empty() { " ⏸ paused" } },
+            3 => plain(row, 6),
+            4 => plain(row, 3),
+            _ => match does.get(text(row, 1)) {
+                Some(does) => html! { (does) },
+                None => value(text(row, 7), asked.console.options.hide_payloads && text(row, 4) == "COMPLETED"),
+            },
+        };
+        let older = rows.last().filter(|_| more).map(|last| {
+            let kept = ["id", "type", "status", "owner"].into_iter().filter_map(|name| Some((name, of(name)?)));
+            let kept: String = kept.map(|(name, value)| format!("{name}={}&", encoded(value))).collect();
+            format!("./?{kept}before={}", encoded(text(last, 1)))
+        });
+        Ok(html! {
+            form method="get" action="./" role="search" {
+                label { "Process id " input name="id" value=[of("id")]; }
+                label { "Type " input name="type" value=[of("type")]; }
+                label { "Status "
+                    select name="status" {
+                        option value="" { "all" }
+                        @for status in STATUSES { option value=(status) selected[of("status") == Some(status)] { (status) } }
+                    }
+                }
+                label { "Owner " input name="owner" value=[of("owner")]; }
+                button { "Search" }
+            }
+            div data-refresh {
+                (table(&["Process", "Type", "Status", "Started (UTC)", "Owner", "Does now"], &rows, cell))
+                (more_note(more, &rows))
+            }
+            @if let Some(older) = older { p { a href=(older) rel="next" { "Older processes" } } }
+        })
+    }
+}
+
+/// The first sentence about each running process, by execution. If the server does not give them in time, there are
+/// none.
+async fn what_they_do(asked: &PageRequest<'_>, rows: &[TextRow]) -> HashMap<String, String> {
+    let running = rows.iter().filter(|row| text(row, 4) == "RUNNING");
+    let ids: Vec<_> = running.map(|row| serde_json::json!({"id": text(row, 1), "process_id": text(row, 0)})).collect();
+    let ids = Value::from(ids).to_string();
+    let described = asked.session.rows(DESCRIBE, &[Some(&ids)]).await.unwrap_or_default();
+    let sentence = |row: TextRow| {
+        let (id, document, now) = (text(&row, 0).to_owned(), text(&row, 1), text(&row, 2));
+        let mut all = explain(&serde_json::from_str(document).ok()?, now.parse().ok()?).into_iter();
+        let first = all.next()?;
+        let step = first.step.map_or_else(String::new, |step| format!("{}: ", crate::text::plain(&step)));
+        let threads = all.filter(|other| other.step.is_some()).count();
+        let others = if threads > 0 { format!(" ({threads} more threads)") } else { String::new() };
+        Some((id, format!("{step}{}{others}", first.sentence)))
+    };
+    described.into_iter().filter_map(sentence).collect()
+}
+
+pub struct FailingPage;
+
+impl Page for FailingPage {
+    const TITLE: &'static str = "Failing";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let mut incidents = asked.session.rows(INCIDENTS, &[]).await?;
+        let more_incidents = shown(&mut incidents);
+        let mut failures = asked.session.rows(FAILURES, &[]).await?;
+        let more = shown(&mut failures);
+        let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for row in &failures {
+            *groups.entry((text(row, 2), text(row, 4))).or_default() += 1;
+        }
+        let incident = |column: usize, row: &TextRow| match column {
+            0 => process_link(text(row, 0), text(row, 1)),
+            _ => plain(row, column + 1),
+        };
+        let failure = |column: usize, row: &TextRow| match column {
+            0 => process_link(text(row, 0), text(row, 1)),
+            _ => plain(row, column + 1),
+        };
+        Ok(html! {
+            div data-refresh {
+                h2 { "Incidents" }
+                p { "The retries of these steps are spent. The engine makes no attempt before xdb.retry_now()." }
+                (table(&["Process", "Step", "Error", "Detail", "Attempts", "Raised (UTC)"], &incidents, incident))
+                (more_note(more_incidents, &incidents))
+                h2 { "Calls that failed last" }
+                @if !groups.is_empty() {
+                    ul { @for ((process_type, error), count) in &groups {
+                        li { (crate::text::visible(process_type)) ", " (crate::text::visible(error)) ": " (count) }
+                    } }
+                }
+                (table(&["Process", "Type", "Step", "Error", "HTTP", "Detail", "Attempt", "Failed (UTC)", "Next attempt (UTC)"], &failures, failure))
+                (more_note(more, &failures))
+            }
+        })
+    }
+}
+
+pub struct WorkersPage;
+
+impl Page for WorkersPage {
+    const TITLE: &'static str = "Workers and types";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let workers = asked.session.rows(WORKERS, &[]).await?;
+        let types = asked.session.rows(TYPES, &[]).await?;
+        let cell = |column: usize, row: &TextRow| plain(row, column);
+        let worker_columns = [
+            "Worker",
+            "URL",
+            "Owner",
+            "In flight",
+            "At most",
+            "Waiting",
+            "Breaker",
+            "Calls",
+            "Failures",
+            "Last error (UTC)",
+        ];
+        Ok(html! {
+            div data-refresh {
+                (table(&worker_columns, &workers, cell))
+                h2 { "Process types" }
+                (table(&["Type", "Worker", "Owner", "Version", "Pause", "Global queues"], &types, cell))
+                p.note { "An operator, and a member of the owner, see more than names." }
+            }
+        })
+    }
+}
+
+pub struct QueuesPage;
+
+impl Page for QueuesPage {
+    const TITLE: &'static str = "Queues";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let (id, queue) = (field(asked.fields, "id"), field(asked.fields, "queue"));
+        let mut rows = match (id, queue) {
+            (Some(id), _) => asked.session.rows(QUEUE_OF_PROCESS, &[Some(id)]).await?,
+            (None, Some(queue)) => asked.session.rows(GLOBAL_QUEUE, &[Some(queue)]).await?,
+            (None, None) => Vec::new(),
+        };
+        let more = shown(&mut rows);
+        let cell = |column: usize, row: &TextRow| match column {
+            3 => value(text(row, 3), asked.console.options.hide_payloads),
+            _ => plain(row, column),
+        };
+        let last = if id.is_some() { "State" } else { "Key" };
+        Ok(html! {
+            form method="get" action="queues" role="search" {
+                label { "Queues of process " input name="id" value=[id]; }
+                label { "or global queue " input name="queue" value=[queue]; }
+                button { "Show" }
+            }
+            @if id.is_some() || queue.is_some() {
+                (table(&["Queue", "Position", "Message id", "Payload", last], &rows, cell))
+                (more_note(more, &rows))
+            } @else {
+                p { "Name a process or a global queue. The page of types lists the global queues that types use." }
+            }
+        })
+    }
+}
+
+pub struct SchedulesPage;
+
+impl Page for SchedulesPage {
+    const TITLE: &'static str = "Schedules";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let mut rows = asked.session.rows(SCHEDULES, &[]).await?;
+        let more = shown(&mut rows);
+        let cell = |column: usize, row: &TextRow| match column {
+            0 => process_link(text(row, 0), text(row, 1)),
+            4 => value(text(row, 5), asked.console.options.hide_payloads),
+            _ => plain(row, column + 1),
+        };
+        Ok(html! {
+            div data-refresh {
+                (table(&["Schedule", "Owner", "Pause", "Next tick (UTC)", "Attributes"], &rows, cell))
+                (more_note(more, &rows))
+            }
+        })
+    }
+}
+
+pub struct LocksPage;
+
+impl Page for LocksPage {
+    const TITLE: &'static str = "Locks";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let name = field(asked.fields, "name");
+        let mut rows = asked.session.rows(LOCKS, &[name]).await?;
+        let more = shown(&mut rows);
+        let cell = |column: usize, row: &TextRow| match column {
+            3 => process_link(text(row, 3), text(row, 4)),
+            0..=2 => plain(row, column),
+            _ => plain(row, column + 1),
+        };
+        Ok(html! {
+            form method="get" action="locks" role="search" {
+                label { "Lock " input name="name" value=[name]; }
+                button { "Show" }
+            }
+            div data-refresh {
+                (table(&["Lock", "Mode", "", "Process", "Type", "Since (UTC)", "Place"], &rows, cell))
+                (more_note(more, &rows))
+            }
+        })
+    }
+}

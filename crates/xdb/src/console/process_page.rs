@@ -1,0 +1,128 @@
+//! The page of one process: the sentences, actions, its timeline, steps and attributes.
+
+use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, table, text, value};
+use super::{Page, PageRequest, actions, field};
+use crate::connection::Trouble;
+use crate::sentence::{Why, last_failure};
+use crate::show;
+use maud::{Markup, html};
+
+/// Events of a page of the timeline. One more is read, which says whether there are more.
+const EVENTS: usize = 200;
+
+const EXECUTIONS: &str = "SELECT execution_id::text, status, to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
+    FROM xdb.processes WHERE process_id = $1 ORDER BY execution_id DESC LIMIT 20";
+
+const TIMELINE: &str = "SELECT event_id::text, to_char(event_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS'), event_type, \
+        left(details::text, 4097) \
+    FROM xdb.history WHERE process_id = $1 AND execution_id = $2::uuid AND ($3 IS NULL OR event_id < $3::bigint) \
+        AND ($4 IS NULL OR event_type = ANY ($4::text[])) \
+    ORDER BY event_id DESC LIMIT 201";
+
+const STEPS: &str = "SELECT state_execution_id, status, to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
+        to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), attempt::text, repeats::text, left(input::text, 4097) \
+    FROM xdb.state_executions WHERE process_id = $1 AND execution_id = $2::uuid ORDER BY started_at DESC LIMIT 50";
+
+const ATTRIBUTES: &str = "SELECT left(xdb.get_local_attributes($1, NULL, $2::uuid)::text, 4097)";
+
+/// Kinds of events that the timeline can be reduced to.
+const KINDS: [(&str, &str); 3] = [
+    ("failures", "{AttemptFailed,AttemptsFolded,CallRepeated,IncidentRaised,StateFailed,CommandRejected}"),
+    ("states", "{ProcessStarted,StateStarted,StateCompleted,StateFailed,StateAborted,ProcessClosed}"),
+    ("messages", "{MessagesReceived,CommandCompleted,GlobalMessagesTaken,GlobalMessagesPublished}"),
+];
+
+pub struct ProcessPage;
+
+impl Page for ProcessPage {
+    const TITLE: &'static str = "Process";
+
+    async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
+        let id = field(asked.fields, "id").ok_or_else(|| Trouble::new("the page needs a process id"))?;
+        let read = show::read(asked.session, id, field(asked.fields, "execution")).await?;
+        let execution = read.process["processExecutionId"].as_str().unwrap_or_default();
+        let of_execution = [Some(id), Some(execution)];
+        let executions = asked.session.rows(EXECUTIONS, &[Some(id)]).await?;
+        let steps = asked.session.rows(STEPS, &of_execution).await?;
+        let attributes = asked.session.value(ATTRIBUTES, &of_execution).await?.unwrap_or_default();
+        let timeline = timeline(asked, id, execution).await?;
+        let buttons = actions::buttons(asked, &read.process).await?;
+        let hidden = asked.console.options.hide_payloads;
+        let step = |column: usize, row: &TextRow| match column {
+            6 => value(text(row, 6), hidden),
+            _ => html! { (crate::text::visible(text(row, column))) },
+        };
+        Ok(html! {
+            h2 { (crate::text::visible(id)) }
+            div data-refresh {
+                (heading(&read, execution))
+                section aria-label="Why is it where it is?" {
+                    h3 { "Why is it where it is?" }
+                    ul { @for one in &read.sentences {
+                        li.bad[[Why::Incident, Why::Held, Why::Owner, Why::TypeMissing].contains(&one.why)] {
+                            @if let Some(step) = &one.step { b { (crate::text::visible(step)) } ": " }
+                            (one.sentence)
+                        }
+                    } }
+                    @if let Some(failure) = last_failure(&read.process, read.now) { p { "Last failure: " (failure) } }
+                }
+            }
+            (buttons)
+            (timeline)
+            h3 { "Steps" }
+            (table(&["Step", "Status", "Started (UTC)", "Ended (UTC)", "Attempt", "Repeats", "Input"], &steps, step))
+            h3 { "Local attributes" }
+            (value(&attributes, hidden))
+            p { a href={ "queues?id=" (encoded(id)) } { "Messages in its queues" } }
+            @if executions.len() > 1 {
+                h3 { "Executions of this process id" }
+                ul { @for row in &executions {
+                    li { (process_link(id, text(row, 0))) " " (text(row, 0)) " " (text(row, 1)) " " (text(row, 2)) }
+                } }
+            }
+        })
+    }
+}
+
+fn heading(read: &show::Shown, execution: &str) -> Markup {
+    let of = |key: &str| crate::text::visible(read.process[key].as_str().unwrap_or_default());
+    let family = |process: &serde_json::Value| {
+        process_link(
+            process["processId"].as_str().unwrap_or_default(),
+            process["processExecutionId"].as_str().unwrap_or_default(),
+        )
+    };
+    html! {
+        p { (of("processType")) " · " b { (of("status")) } " · owner " (of("owner")) " · execution " (execution) }
+        @if read.process["parent"].is_object() { p { "Child of " (family(&read.process["parent"])) } }
+        @if let Some(children) = read.process["children"].as_array() {
+            p { "Children: " @for child in children { (family(child)) " " } }
+        }
+    }
+}
+
+async fn timeline(asked: &PageRequest<'_>, id: &str, execution: &str) -> Result<Markup, Trouble> {
+    let chosen = field(asked.fields, "events");
+    let kinds = KINDS.iter().find(|(name, _)| chosen == Some(*name)).map(|(_, types)| *types);
+    let before = field(asked.fields, "before").filter(|before| before.parse::<i64>().is_ok());
+    let mut rows = asked.session.rows(TIMELINE, &[Some(id), Some(execution), before, kinds]).await?;
+    let more = rows.len() > EVENTS;
+    rows.truncate(EVENTS);
+    let address = format!("process?id={}&execution={}", encoded(id), encoded(execution));
+    let kept = chosen.map_or_else(String::new, |chosen| format!("&events={}", encoded(chosen)));
+    let older = rows.last().filter(|_| more).map(|last| format!("{address}{kept}&before={}", text(last, 0)));
+    let cell = |column: usize, row: &TextRow| match column {
+        3 => value(text(row, 3), asked.console.options.hide_payloads),
+        _ => html! { (text(row, column)) },
+    };
+    Ok(html! {
+        h3 { "Timeline" }
+        p {
+            a href=(address) { "all" }
+            @for (name, _) in KINDS { " · " a href={ (address) "&events=" (name) } { (name) } }
+            " · newest first, details cut after " (LONGEST_VALUE) " characters"
+        }
+        (table(&["Event", "At (UTC)", "What", "Details"], &rows, cell))
+        @if let Some(older) = older { p { a href=(older) rel="next" { "Older events" } } }
+    })
+}

@@ -1,0 +1,169 @@
+//! Who is logged in: sessions of browsers, each with a connection of its own, and failed logins.
+//!
+//! The role of the connection decides what a visitor sees and does. Nothing that one visitor has read is kept for
+//! another.
+
+use crate::connection::{ServerSession, Trouble};
+use crate::environment::Parameters;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// A visit ends after this time without a request, and after the second time in any case.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+const LONGEST: Duration = Duration::from_secs(12 * 3600);
+
+/// Connections of all visits together.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Failed logins of an address in a minute.
+const MOST_FAILURES: usize = 5;
+const FAILURES_COUNT_FOR: Duration = Duration::from_secs(60);
+
+/// Addresses whose failures are remembered. When there are more, all logins wait for the oldest to be forgotten.
+const MOST_ADDRESSES: usize = 10_000;
+
+/// A logged-in browser.
+pub struct Visit {
+    pub role: String,
+    pub database: String,
+    parameters: Parameters,
+    /// Opened at the login, and again after it was lost.
+    pub connection: tokio::sync::Mutex<Option<ServerSession>>,
+    began: Instant,
+    used: Mutex<Instant>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Visit {
+    fn is_over(&self, now: Instant) -> bool {
+        now - *lock(&self.used) > IDLE || now - self.began > LONGEST
+    }
+
+    /// The parameters of the visit's connections.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+}
+
+pub struct Visits {
+    all: Mutex<HashMap<String, Arc<Visit>>>,
+    failures: Mutex<HashMap<IpAddr, VecDeque<Instant>>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Visits {
+    fn default() -> Self {
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        Visits { all: Mutex::default(), failures: Mutex::default(), places }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A name that can't be guessed: 128 random bits.
+pub fn secret() -> Result<String, Trouble> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Trouble::new(error.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Visits {
+    /// The visit with this name, unless it is over. Its time begins again.
+    pub fn find(&self, name: &str) -> Option<Arc<Visit>> {
+        let now = Instant::now();
+        let mut all = lock(&self.all);
+        all.retain(|_, visit| !visit.is_over(now));
+        let visit = all.get(name).cloned()?;
+        *lock(&visit.used) = now;
+        Some(visit)
+    }
+
+    /// Takes the place of a connection for a new visit.
+    pub fn place(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+        let now = Instant::now();
+        lock(&self.all).retain(|_, visit| !visit.is_over(now));
+        let taken = Arc::clone(&self.places).try_acquire_owned();
+        taken.map_err(|_| {
+            Trouble::new(format!(
+                "all {MOST_CONNECTIONS} connections of the console are in use: log out elsewhere first"
+            ))
+        })
+    }
+
+    /// Begins a visit with an open connection. Returns its name, for the cookie.
+    pub fn begin(
+        &self,
+        parameters: Parameters,
+        session: ServerSession,
+        place: OwnedSemaphorePermit,
+    ) -> Result<String, Trouble> {
+        let (name, now) = (secret()?, Instant::now());
+        let visit = Visit {
+            role: parameters.get("user").unwrap_or_default().to_owned(),
+            database: session.database.clone(),
+            parameters,
+            connection: tokio::sync::Mutex::new(Some(session)),
+            began: now,
+            used: Mutex::new(now),
+            _place: place,
+        };
+        lock(&self.all).insert(name.clone(), Arc::new(visit));
+        Ok(name)
+    }
+
+    pub fn end(&self, name: &str) {
+        lock(&self.all).remove(name);
+    }
+
+    /// Whether an address may log in now. Each try counts as a failure until [`Visits::succeeded`].
+    pub fn may_try(&self, address: IpAddr) -> bool {
+        let now = Instant::now();
+        let mut failures = lock(&self.failures);
+        failures.retain(|_, times| times.back().is_some_and(|last| now - *last < FAILURES_COUNT_FOR));
+        if failures.len() >= MOST_ADDRESSES && !failures.contains_key(&address) {
+            return false;
+        }
+        let times = failures.entry(address).or_default();
+        times.retain(|time| now - *time < FAILURES_COUNT_FOR);
+        let may = times.len() < MOST_FAILURES;
+        if may {
+            times.push_back(now);
+        }
+        may
+    }
+
+    /// The last try of this address was no failure.
+    pub fn succeeded(&self, address: IpAddr) {
+        if let Some(times) = lock(&self.failures).get_mut(&address) {
+            times.pop_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_failures_in_a_minute_are_enough() {
+        let (visits, one, other) = (Visits::default(), IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+        for _ in 0..20 {
+            assert!(visits.may_try(one), "a login that succeeds is no failure");
+            visits.succeeded(one);
+        }
+        assert!((0..MOST_FAILURES).all(|_| visits.may_try(one)));
+        assert!(!visits.may_try(one) && visits.may_try(other));
+    }
+
+    #[test]
+    fn names_of_visits_differ() {
+        let names: std::collections::HashSet<_> = (0..100).map(|_| secret().expect("there are random bytes")).collect();
+        assert!(names.len() == 100 && names.iter().all(|name| name.len() == 32));
+    }
+}

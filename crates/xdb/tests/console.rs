@@ -1,0 +1,295 @@
+//! `xdb console` over raw HTTP: who sees what, which requests are refused, what actions do.
+
+mod common;
+
+use common::{Answered, Serving, program};
+use xdb_cluster_tests::prelude::*;
+
+const HOSTILE: &str = "\"><img src=x onerror=alert(1)><script>alert(2)</script>";
+
+const PAGES: [&str; 7] = ["/", "/process?id=mine", "/failing", "/workers", "/queues?id=mine", "/schedules", "/locks"];
+
+fn application(name: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
+        (_, "fails" | HOSTILE) => error(503, "Down<b>", HOSTILE),
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "box", 1)]).into(),
+        _ => force_complete(json!("done")).into(),
+    });
+    app.register(
+        "mailbox",
+        &Definition::starting_with("Wait").waiting_step_with(
+            "Wait",
+            json!({
+        "waitUntilApiRetryPolicy": {"initialIntervalSeconds": 1000, "maximumIntervalSeconds": 1000}}),
+        ),
+    );
+    (app, worker)
+}
+
+fn serve(app: &App, arguments: &[&str]) -> Serving {
+    let mut command = program(app.cluster(), app.database(), "app");
+    command.args(["console", "--listen", "127.0.0.1:0"]).args(arguments);
+    Serving::start(command)
+}
+
+/// A logged-in browser.
+struct Browser<'s> {
+    console: &'s Serving,
+    cookie: String,
+}
+
+/// The cookie of an answer that begins a visit.
+fn cookie(answer: &Answered) -> String {
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    let cookie = answer.header("set-cookie").expect("a cookie");
+    assert!(
+        cookie.contains("httponly") && cookie.contains("samesite=strict") && !cookie.contains("secure"),
+        "{cookie}"
+    );
+    cookie.split(';').next().expect("it has a value").to_owned()
+}
+
+impl<'s> Browser<'s> {
+    /// With the address that the console has printed.
+    fn open(console: &'s Serving) -> Browser<'s> {
+        let path = &console.url[console.url.find("/?").expect("a token")..];
+        Browser { console, cookie: cookie(&console.get(path)) }
+    }
+
+    /// With a role of the login form.
+    fn log_in(console: &'s Serving, role: &str) -> Browser<'s> {
+        let answer = post(console, "/login", &format!("role={role}&password=x"), &["Sec-Fetch-Site: same-origin"]);
+        Browser { console, cookie: cookie(&answer) }
+    }
+
+    fn get(&self, path: &str) -> Answered {
+        let host = format!("Host: {}", self.console.authority());
+        self.console.send(&[&format!("GET {path} HTTP/1.1"), &host, &format!("Cookie: {}", self.cookie)], "")
+    }
+
+    fn act(&self, body: &str) -> Answered {
+        post(self.console, "/action", body, &["Sec-Fetch-Site: same-origin", &format!("Cookie: {}", self.cookie)])
+    }
+}
+
+fn post(console: &Serving, path: &str, body: &str, headers: &[&str]) -> Answered {
+    let (line, host) = (format!("POST {path} HTTP/1.1"), format!("Host: {}", console.authority()));
+    let mut head = vec![&*line, &*host, "Content-Type: application/x-www-form-urlencoded"];
+    head.extend(headers);
+    console.send(&head, body)
+}
+
+fn starts(app: &App, role: &str, ids: &[&str]) {
+    let mut db = app.session(role);
+    for id in ids {
+        db.start(id, "mailbox").go();
+    }
+    let mut superuser = app.superuser();
+    wait_until("all wait or fail", 20, || {
+        superuser.count(
+            "xdb.processes p WHERE NOT EXISTS (SELECT FROM xdb.waits w WHERE w.process_id = p.process_id) \
+            AND NOT EXISTS (SELECT FROM xdb.failures f WHERE f.process_id = p.process_id)",
+        ) == 0
+    });
+}
+
+#[test]
+fn a_printed_address_works_once_and_shows_all_pages() {
+    let (app, _worker) = application("console_pages");
+    starts(&app, "app", &["mine", "fails", HOSTILE]);
+    let console = serve(&app, &[]);
+    assert_eq!(console.get("/").status, 401);
+    let browser = Browser::open(&console);
+    let again = console.get(&console.url[console.url.find("/?").expect("a token")..]);
+    assert_eq!(again.status, 401, "a token is used once");
+    for page in PAGES {
+        let answer = browser.get(page);
+        assert_eq!(answer.status, 200, "{page}: {}", answer.body);
+        for (name, value) in [
+            (
+                "content-security-policy",
+                "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+            ),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{page}");
+        }
+        assert!(!answer.body.contains("role=\"alert\""), "{page}: {}", answer.body);
+        for hostile in ["<img", "<script>", "Down<b>"] {
+            assert!(!answer.body.contains(hostile), "{page}: {}", answer.body);
+        }
+    }
+    let list = browser.get("/").body;
+    assert!(list.contains("It waits for a message of queue &quot;box&quot;"), "{list}");
+    let failing = browser.get("/failing").body;
+    assert!(failing.contains("Down&lt;b&gt;"), "{failing}");
+    for (path, kind) in [("/xdb.css", "text/css"), ("/xdb.js", "text/javascript")] {
+        assert_eq!(console.get(path).header("content-type"), Some(kind));
+    }
+    let gone = post(&console, "/logout", "", &["Sec-Fetch-Site: same-origin", &format!("Cookie: {}", browser.cookie)]);
+    assert_eq!(gone.status, 303);
+    assert_eq!(browser.get("/").status, 401);
+}
+
+#[test]
+fn requests_of_other_sites_are_refused() {
+    let (app, _worker) = application("console_sites");
+    starts(&app, "app", &["mine"]);
+    let console = serve(&app, &["--host", "console.example"]);
+    let browser = Browser::open(&console);
+    let cookie = format!("Cookie: {}", browser.cookie);
+    let foreign = console.send(&["GET / HTTP/1.1", "Host: evil.example", &cookie], "");
+    assert_eq!(foreign.status, 403, "a name that leads here is no host of the console");
+    assert_eq!(console.send(&["GET / HTTP/1.1", "Host: console.example", &cookie], "").status, 200);
+    let two = [&*format!("Host: {}", console.authority()), "Host: evil.example"];
+    assert!([400, 403].contains(&console.send(&["GET / HTTP/1.1", two[0], two[1], &cookie], "").status));
+    let stop = "action=stop&id=mine&confirm=mine&execution=00000000-0000-0000-0000-000000000000";
+    let own = format!("Origin: http://{}", console.authority());
+    for (headers, status) in [
+        (vec!["Sec-Fetch-Site: cross-site"], 403),
+        (vec!["Sec-Fetch-Site: same-site", &*own], 403),
+        (vec!["Origin: http://evil.example"], 403),
+        (vec!["Origin: null"], 403),
+        (vec![], 403),
+        (vec![&*own], 200),
+    ] {
+        let mut headers = headers;
+        headers.push(&cookie);
+        assert_eq!(post(&console, "/action", stop, &headers).status, status, "{headers:?}");
+    }
+    assert_eq!(app.db().status("mine"), "RUNNING");
+    assert_eq!(browser.get("/action").status, 405);
+}
+
+#[test]
+fn each_role_sees_its_own_processes() {
+    let (app, _worker) = application("console_roles");
+    starts(&app, "app", &["mine"]);
+    starts(&app, "other", &["theirs"]);
+    let console = serve(&app, &["--login"]);
+    let (mine, theirs) = (Browser::log_in(&console, "app"), Browser::log_in(&console, "other"));
+    assert!(mine.get("/").body.contains(">mine<") && !mine.get("/").body.contains(">theirs<"));
+    assert!(theirs.get("/").body.contains(">theirs<") && !theirs.get("/").body.contains(">mine<"));
+    assert_eq!(theirs.get("/process?id=mine").status, 404);
+    assert_eq!(theirs.get("/process?id=theirs").status, 200);
+    let stranger = Browser::log_in(&console, "stranger");
+    assert!(stranger.get("/").body.contains("permission denied for schema xdb"), "{}", stranger.get("/").body);
+    for _ in 0..5 {
+        let answer = post(&console, "/login", "role=nobody&password=x", &["Sec-Fetch-Site: same-origin"]);
+        assert!(answer.status == 401 && answer.body.contains("does not exist"), "{}", answer.body);
+    }
+    let answer = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
+    assert!(answer.status == 401 && answer.body.contains("Too many failed logins"), "{}", answer.body);
+    assert_eq!(mine.get("/").status, 200, "those who are logged in stay so");
+}
+
+#[test]
+fn actions_show_their_statement_and_have_their_effect() {
+    let (app, _worker) = application("console_actions");
+    starts(&app, "app", &["mine", "fails"]);
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let mut db = app.db();
+    let mut execution = |id: &str| db.text(&format!("SELECT xdb.describe_process('{id}') ->> 'processExecutionId'"));
+    let (mine, fails) = (execution("mine"), execution("fails"));
+    let page = browser.get("/process?id=mine").body;
+    for label in ["Retry now", "Publish", "Skip timer", "Pause", "Resume", "Stop"] {
+        assert!(page.contains(&format!("<button>{label}</button>")), "{page}");
+    }
+    let paused = browser.act(&format!("action=pause&id=mine&execution={mine}&reason=it%27s+late"));
+    let sql = format!("SELECT xdb.pause_process('mine', reason =&gt; 'it''s late', execution_id =&gt; '{mine}'::uuid)");
+    assert!(paused.body.contains(&sql) && paused.body.contains("Done."), "{}", paused.body);
+    assert_eq!(app.db().text("SELECT xdb.describe_process('mine') #>> '{pause,reason}'"), "it's late");
+    browser.act(&format!("action=resume&id=mine&execution={mine}"));
+    assert_eq!(app.db().text("SELECT xdb.describe_process('mine') -> 'pause'"), "NULL");
+    let retried = browser.act(&format!("action=retry&id=fails&execution={fails}"));
+    assert!(retried.body.contains("Result: <code>1</code>"), "{}", retried.body);
+    let kept = browser.act(&format!("action=stop&id=fails&execution={fails}&confirm=other"));
+    assert!(kept.body.contains("type the process id"), "{}", kept.body);
+    assert_eq!(app.db().status("fails"), "RUNNING");
+    browser.act(&format!("action=stop&id=fails&execution={fails}&confirm=fails"));
+    assert_eq!(app.db().status("fails"), "TERMINATED");
+    let refused = browser.act(&format!("action=publish&id=mine&execution={mine}&queue=box&payload=%7Bno"));
+    assert!(refused.body.contains("invalid input syntax for type json"), "{}", refused.body);
+    browser.act(&format!(
+        "action=publish&id=mine&execution={mine}&queue=box&payload=12345678901234567890123456789012345678901"
+    ));
+    app.db().completes("mine");
+    let closed = browser.get("/process?id=mine").body;
+    assert!(closed.contains("12345678901234567890123456789012345678901"), "no digit is lost: {closed}");
+    assert!(!closed.contains("<button>Stop</button>"));
+}
+
+#[test]
+fn a_read_only_console_changes_nothing() {
+    let (app, _worker) = application("console_read_only");
+    starts(&app, "app", &["mine"]);
+    let console = serve(&app, &["--read-only"]);
+    let browser = Browser::open(&console);
+    let execution = app.db().text("SELECT xdb.describe_process('mine') ->> 'processExecutionId'");
+    assert!(!browser.get("/process?id=mine").body.contains("<button>Stop</button>"));
+    let answer = browser.act(&format!("action=stop&id=mine&execution={execution}&confirm=mine"));
+    assert_eq!(answer.status, 405);
+    assert_eq!(app.db().status("mine"), "RUNNING");
+    let sessions = "pg_stat_activity WHERE application_name = 'xdb console'";
+    assert_eq!(app.superuser().count(sessions), 1);
+}
+
+#[test]
+fn a_list_in_pages_shows_each_process_once_while_others_start() {
+    const PROCESSES: usize = 120;
+    let (app, _worker) = application("console_paging");
+    app.pause();
+    let mut db = app.db();
+    for number in 0..PROCESSES {
+        db.start(&format!("p{number}"), "mailbox").go();
+    }
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let (mut seen, mut path, mut new) = (Vec::new(), "/".to_owned(), 0);
+    loop {
+        let page = browser.get(&path).body;
+        let ids =
+            page.split("<a href=\"process?id=").skip(1).filter_map(|rest| rest.split('>').nth(1)?.split('<').next());
+        seen.extend(ids.map(str::to_owned));
+        db.start(&format!("new{new}"), "mailbox").go();
+        new += 1;
+        let Some(older) = page.split("<a href=\"./?").nth(1) else { break };
+        path = format!("/?{}", older.split('"').next().expect("it ends"));
+    }
+    let mut expected: Vec<_> = (0..PROCESSES).map(|number| format!("p{number}")).collect();
+    expected.reverse();
+    assert_eq!(seen, expected);
+    app.resume();
+}
+
+#[test]
+fn a_restarted_server_is_found_again_behind_a_base_path() {
+    let (app, _worker) = application("console_restart");
+    starts(&app, "app", &["mine"]);
+    let console = serve(&app, &["--base-path", "/tools/xdb"]);
+    let path = console.url.split_once(console.authority()).expect("it has a host").1;
+    let browser = Browser { console: &console, cookie: cookie(&console.get(path)) };
+    assert_eq!(console.get("/tools/xdb").header("location"), Some("xdb/"));
+    assert_eq!(browser.get("/tools/xdb/").status, 200);
+    assert_eq!(browser.get("/").status, 404);
+    app.cluster().stop();
+    let lost = browser.get("/tools/xdb/");
+    assert!(lost.status == 503 && lost.body.contains("not connected"), "{} {}", lost.status, lost.body);
+    app.cluster().launch();
+    wait_until("the page is there again", 20, || browser.get("/tools/xdb/process?id=mine").status == 200);
+}
+
+#[test]
+fn an_address_of_the_network_is_refused() {
+    let (app, _worker) = application("console_network");
+    let mut command = program(app.cluster(), app.database(), "app");
+    command.args(["console", "--listen", "0.0.0.0:0"]);
+    let printed = common::run(command);
+    assert_eq!(printed.code, 2);
+    assert!(printed.err.contains("is no loopback address"), "{}", printed.err);
+}
