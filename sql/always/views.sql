@@ -299,7 +299,8 @@ SELECT
     pg_catalog.jsonb_extract_path_text(s.last_failure, 'failure', 'appDatabaseError', 'constraint') AS constraint_name
 FROM xdb.process_execution AS p
 JOIN xdb.state_execution AS s ON s.execution_id OPERATOR(pg_catalog.=) p.execution_id
-WHERE s.ended_at IS NULL AND s.call['incident'] IS NOT NULL;
+-- An incident has a failure. This condition finds it by an index.
+WHERE s.last_failure IS NOT NULL AND s.ended_at IS NULL AND s.call['incident'] IS NOT NULL;
 COMMENT ON VIEW xdb.incidents IS 'Calls of running processes whose retries are spent, with the policy RAISE_INCIDENT. No attempt is made until xdb.retry_now().';
 COMMENT ON COLUMN xdb.incidents.process_id IS 'Process that the call belongs to.';
 COMMENT ON COLUMN xdb.incidents.execution_id IS 'Process execution that the call belongs to.';

@@ -125,6 +125,8 @@ CREATE INDEX process_execution_purge ON xdb.process_execution (purge_at, executi
 CREATE INDEX process_execution_closing ON xdb.process_execution (execution_id) WHERE closing IS NOT NULL;
 CREATE INDEX process_execution_children ON xdb.process_execution (parent_id)
     WHERE parent_id IS NOT NULL AND status OPERATOR(pg_catalog.=) 'RUNNING';
+CREATE INDEX process_execution_failed ON xdb.process_execution (closed_at, execution_id)
+    WHERE status OPERATOR(pg_catalog.=) ANY (ARRAY['FAILED', 'TIMEOUT']);
 COMMENT ON TABLE xdb.process_execution IS 'Process executions: one row for each run of a process id. The lock of this row guards everything that belongs to the execution.';
 COMMENT ON COLUMN xdb.process_execution.execution_id IS 'UUID, version 7.';
 COMMENT ON COLUMN xdb.process_execution.shard IS 'Hash of the process id, or of the shard key, 0 to 1023. Rows of other tables that belong to the execution have the same value.';
@@ -209,6 +211,8 @@ CREATE TABLE xdb.state_execution (
     PRIMARY KEY (execution_id, seq),
     CONSTRAINT state_number_unique UNIQUE (execution_id, state_id, number)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
+-- Its condition names no column that a step without failures changes.
+CREATE INDEX state_execution_failed ON xdb.state_execution (execution_id) WHERE last_failure IS NOT NULL;
 COMMENT ON TABLE xdb.state_execution IS 'Steps (executions of states), with their payloads.';
 COMMENT ON COLUMN xdb.state_execution.execution_id IS 'Process execution that the step belongs to.';
 COMMENT ON COLUMN xdb.state_execution.seq IS 'Number of the step within the process execution, from 1 over all states.';

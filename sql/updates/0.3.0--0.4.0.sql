@@ -41,3 +41,7 @@ COMMENT ON COLUMN xdb.process_lock.due_at IS 'When the first step of the process
 COMMENT ON COLUMN xdb.process_lock.granted_at IS 'When the process got the lock; null while it waits.';
 COMMENT ON COLUMN xdb.process_lock.judge_at IS 'When the scheduler has to look at the row; null = other rows decide about it.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_lock', '');
+
+CREATE INDEX process_execution_failed ON xdb.process_execution (closed_at, execution_id)
+    WHERE status OPERATOR(pg_catalog.=) ANY (ARRAY['FAILED', 'TIMEOUT']);
+CREATE INDEX state_execution_failed ON xdb.state_execution (execution_id) WHERE last_failure IS NOT NULL;

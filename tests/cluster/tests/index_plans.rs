@@ -1,4 +1,5 @@
-//! The plans of statements on the system tables do not depend on a session's settings.
+//! The plans of statements on the system tables: they do not depend on a session's settings, and what a console asks for
+//! is found by an index.
 
 use xdb_cluster_tests::prelude::*;
 
@@ -39,4 +40,77 @@ fn a_session_scans_no_whole_system_table_under_any_settings() {
     drop(db);
     assert_eq!(superuser.json(walked), before);
     app.done(&[]);
+}
+
+/// The plan of a query.
+fn plan(db: &mut Db, query: &str) -> String {
+    db.all::<String>(&format!("EXPLAIN (COSTS OFF) {query}")).join("\n")
+}
+
+/// A database with 5,000 completed executions, of which ten have failed. One more has an incident.
+fn with_many_executions(name: &str) -> App {
+    let app = App::new(name);
+    let _worker = app.worker(|call: &Call| match call.process_id() {
+        "incident" => error(500, "Broken", "it does not work"),
+        _ => force_complete(json!(null)).into(),
+    });
+    let incident =
+        json!({"executeApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
+    app.register("one", &Definition::starting_with("Step").step_with("Step", incident));
+    let mut db = app.db();
+    db.start("copied", "one").go();
+    db.completes("copied");
+    db.start("incident", "one").go();
+    wait_until("there is an incident", 20, || db.count("xdb.incidents") == 1);
+    let mut superuser = app.superuser();
+    for (table, changed) in [
+        (
+            "process_execution",
+            "'process_id', 'copy-' || n, 'status', CASE WHEN n % 500 = 0 THEN 'FAILED' ELSE 'COMPLETED' END",
+        ),
+        ("state_execution", "'number', 1"),
+    ] {
+        superuser.run(&format!(
+            "INSERT INTO xdb.{table} SELECT (jsonb_populate_record(t, jsonb_build_object(
+                'execution_id', lpad(to_hex(n), 32, '0')::uuid, {changed}))).*
+             FROM xdb.{table} t JOIN xdb.latest_execution l USING (execution_id), generate_series(1, 5000) AS n
+             WHERE l.process_id = 'copied';
+             ANALYZE xdb.{table}"
+        ));
+    }
+    app
+}
+
+/// Removes the copies, which have no history, and ends the test.
+fn without_copies(app: App) {
+    app.superuser().run(
+        "DELETE FROM xdb.state_execution USING xdb.process_execution p
+             WHERE state_execution.execution_id = p.execution_id AND p.process_id LIKE 'copy-%';
+         DELETE FROM xdb.process_execution WHERE process_id LIKE 'copy-%'",
+    );
+    app.done(&[]);
+}
+
+#[test]
+fn failed_executions_failures_and_incidents_are_found_by_an_index() {
+    let app = with_many_executions("planning_failures");
+    let mut db = app.db();
+    let failed = "xdb.processes WHERE status IN ('FAILED', 'TIMEOUT')";
+    assert_eq!(db.count(failed), 10);
+    assert_eq!((db.count("xdb.failures"), db.count("xdb.incidents")), (1, 1));
+    let page = format!(
+        "SELECT process_id, closed_at FROM {failed} AND closed_at < now() ORDER BY closed_at DESC, execution_id DESC LIMIT 51"
+    );
+    for (query, index) in [
+        (page.as_str(), "process_execution_failed"),
+        ("SELECT * FROM xdb.failures", "state_execution_failed"),
+        ("SELECT * FROM xdb.incidents", "state_execution_failed"),
+    ] {
+        let plan = plan(&mut db, query);
+        assert!(plan.contains(&format!("using {index}")), "{query}\n{plan}");
+        for table in ["process_execution", "state_execution"] {
+            assert!(!plan.contains(&format!("Seq Scan on {table}")), "{query}\n{plan}");
+        }
+    }
+    without_copies(app);
 }
