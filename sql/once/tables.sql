@@ -116,7 +116,8 @@ CREATE TABLE xdb.process_execution (
     compensation jsonb,
     locks jsonb
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
-CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id);
+-- Finds ids by their beginning under any collation.
+CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id pg_catalog.text_pattern_ops);
 CREATE UNIQUE INDEX process_execution_one_running ON xdb.process_execution (process_id) WHERE status OPERATOR(pg_catalog.=) 'RUNNING';
 CREATE UNIQUE INDEX process_execution_one_per_request ON xdb.process_execution (process_id, request_id)
     WHERE request_id IS NOT NULL;

@@ -45,3 +45,5 @@ SELECT pg_catalog.pg_extension_config_dump('xdb.process_lock', '');
 CREATE INDEX process_execution_failed ON xdb.process_execution (closed_at, execution_id)
     WHERE status OPERATOR(pg_catalog.=) ANY (ARRAY['FAILED', 'TIMEOUT']);
 CREATE INDEX state_execution_failed ON xdb.state_execution (execution_id) WHERE last_failure IS NOT NULL;
+DROP INDEX xdb.process_execution_by_process_id;
+CREATE INDEX process_execution_by_process_id ON xdb.process_execution (process_id pg_catalog.text_pattern_ops);

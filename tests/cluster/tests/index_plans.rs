@@ -114,3 +114,27 @@ fn failed_executions_failures_and_incidents_are_found_by_an_index() {
     }
     without_copies(app);
 }
+
+#[test]
+fn process_ids_are_found_by_their_beginning() {
+    let app = with_many_executions("planning_beginnings");
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    let begins = "xdb.processes WHERE process_id ^@ 'copy-499'";
+    assert_eq!(db.count(begins), 11);
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'copy-499'"), 1);
+    // A wildcard in the text is none.
+    assert_eq!(db.count("xdb.processes WHERE process_id ^@ 'copy_499'"), 0);
+    let exact = "SELECT * FROM xdb.processes WHERE process_id = 'copy-499'";
+    let like = "SELECT * FROM xdb.process_execution WHERE process_id LIKE 'copy-499%'";
+    let plans = [
+        plan(&mut db, &format!("SELECT * FROM {begins}")),
+        plan(&mut db, exact),
+        // Of a view, only leakproof conditions become conditions of an index: LIKE is none.
+        plan(&mut superuser, like),
+    ];
+    for plan in plans {
+        assert!(plan.contains("process_execution_by_process_id") && plan.contains("Index Cond: "), "{plan}");
+        assert!(!plan.contains("Seq Scan on process_execution"), "{plan}");
+    }
+    without_copies(app);
+}

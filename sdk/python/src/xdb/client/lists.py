@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -61,7 +60,8 @@ class Listing:
         if self.process is not None:
             where.append(("process_type = %s::text", type_or_name(self.process)))
         if self.prefix is not None:
-            where.append(("process_id LIKE %s::text", re.sub(r"([\\%_])", r"\\\1", self.prefix) + "%"))
+            # LIKE would find no index behind the view.
+            where.append(("process_id ^@ %s::text", self.prefix))
         if before is not None:
             where.append(("execution_id < %s::text::uuid", uuid_of(before)))
         conditions = " AND ".join(condition for condition, _ in where) or "true"
