@@ -1,16 +1,24 @@
-//! For `xdb.status()`: why the engine of this database does not run, or which workers have no room for more calls.
+//! For `xdb.status()`: why the engine of this database does not run, or which workers have no room for more calls. For
+//! `xdb.describe_process()`: why calls of a process are not made.
 
 use super::Caller;
+use crate::calls::{self, CallOf, Facts, Maker, NotCalled};
 use crate::clock;
 use crate::guc;
 use crate::pg::catch::Result;
 use crate::pg::descriptors::Descriptors;
+use crate::pg::param::from_postgres;
 use crate::pg::process;
 use crate::pg::shmem::{self, EngineState, Role, SCHEDULERS, Slot, SlotStatus, call};
 use crate::pg::spi::Spi;
-use crate::store::engine;
+use crate::store::execution::{self, Lock};
 use crate::store::lines::{self, Waiting};
+use crate::store::process::{NotMade, due_calls};
 use crate::store::registering::{self, ShownWorker};
+use crate::store::registry::Registry;
+use crate::store::{engine, state};
+use crate::turn::SlowTables;
+use xdb_engine::{ExecutionId, Timestamp};
 use xdb_sched::room::{is_full, places};
 
 /// Calls that have waited for less time are about to be made, in microseconds.
@@ -124,4 +132,36 @@ fn no_place(worker: &ShownWorker, calls: usize, called: usize, all: usize) -> Op
 fn waits_for_places(worker: &str, Waiting { calls, since, .. }: &Waiting, why: &str) -> String {
     let calls = if *calls == 1 { "1 call waits".to_owned() } else { format!("{calls} calls wait") };
     format!("{calls} for a place at worker \"{worker}\", the first since {}: {why}", since.iso8601())
+}
+
+/// Why due calls of an execution are not made now, for each state.
+pub(super) fn not_called(spi: &Spi, id: ExecutionId, now: Timestamp) -> Result<Vec<NotMade>> {
+    let keys = due_calls(spi, id, now)?;
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    // What the session has read of the type may be old.
+    let mut loaded = execution::executions(spi, &mut Registry::default(), &[id], Lock::None)?;
+    state::states_without_inputs(spi, &mut loaded, &keys)?;
+    let (slow, counted) = (SlowTables::of_now(), call::of_database(process::database()));
+    let engine = Slot::find(process::database(), Role::Scheduler).map(|slot| slot.status().state).unwrap_or_default();
+    let is_held = process::is_in_recovery() || matches!(engine, EngineState::Paused | EngineState::Copy);
+    let runs = |maker| match maker {
+        // A pull worker needs no process of the engine.
+        Maker::PullWorker(_) => !is_held,
+        _ => matches!(engine, EngineState::Running | EngineState::Unused),
+    };
+    let mut not_made = Vec::new();
+    for (loaded, key) in loaded.values().flat_map(|loaded| keys.iter().map(move |key| (loaded, key))) {
+        let Some(state) = loaded.execution.states.get(&key.1) else { continue };
+        let Some((api, _)) = state.current_call() else { continue };
+        let tables = slow.marked(&loaded.meta, state, api);
+        let facts = Facts { tables, ..calls::facts(loaded, CallOf::State(state, api), now) };
+        let worker = loaded.meta.worker_of(facts.maker());
+        let open = counted.iter().find(|counted| counted.worker == worker).and_then(|counted| counted.open);
+        let Some(why) = calls::not_called(&facts, runs, open.is_some()) else { continue };
+        let since = open.filter(|_| why == NotCalled::Breaker).map(|open| from_postgres(open.since));
+        not_made.push(NotMade { state_id: state.id.state_id.clone(), api, why: why.as_str(), since });
+    }
+    Ok(not_made)
 }

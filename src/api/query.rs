@@ -4,7 +4,8 @@
 //! row that was deleted after the snapshot.
 
 use super::pull::{LONGEST_WAIT, length};
-use super::{Caller, name, needed};
+use super::{Caller, engine_state, name, needed};
+use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
@@ -36,7 +37,9 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         let problem = unfit.map(|unfit| unfit.why);
         // Only operators get here before the roles are known.
         let reader = Some(caller.role).filter(|role| !identity::is_administrator(*role));
-        identity::with_value_formats(|| process::describe(spi, found.id, problem, &held_up, reader))?
+        let now = clock::now();
+        let not_called = engine_state::not_called(spi, found.id, now)?;
+        identity::with_value_formats(|| process::describe(spi, found.id, problem, &held_up, &not_called, reader, now))?
             .ok_or_else(|| error::unknown_process(&process_id))
     })?;
     Ok(Value::Json(text))

@@ -34,8 +34,8 @@ use crate::store::registry::{ProcessType, Worker};
 use crate::transport::{CallOutcome, FailureKind, Request};
 use std::sync::Arc;
 pub use xdb_calls::{
-    Answered, Asker, Attributes, CallOf, CallOrigin, CallRequest, Facts, Loads, Maker, Marked, OutgoingCall, Paused,
-    Unfit, Verdict, eligible,
+    Answered, Asker, Attributes, CallOf, CallOrigin, CallRequest, Facts, Loads, Maker, Marked, NotCalled, OutgoingCall,
+    Paused, Unfit, Verdict, eligible, not_called,
 };
 use xdb_calls::{Attempt, decode_answer, failed_by_policy, read_answer};
 use xdb_engine::*;

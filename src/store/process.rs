@@ -2,8 +2,8 @@
 //! `latest_execution` and `rpc_answer`, and queries of `process_execution`.
 
 use super::lanes::CRASHED_LANE;
-use super::pauses;
 use super::table::{Gives, Read, Record, batch, record, statements, table};
+use super::{StateKey, pauses};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::param::{Jsonb, array, from_postgres, value};
 use crate::pg::row_locks::{OwnLock, RowPlace, own_lock};
@@ -11,7 +11,7 @@ use crate::pg::shmem::held_up::BlockingLock;
 use crate::pg::spi::{Row, Spi};
 use pgrx::pg_sys;
 use std::collections::{HashMap, HashSet};
-use xdb_engine::{ExecutionId, Pause, ProcessStatus, QueuedTotal, StateExecutionId, Timestamp};
+use xdb_engine::{Api, ExecutionId, Pause, ProcessStatus, QueuedTotal, StateExecutionId, Timestamp};
 
 table! {
     /// A process id with its latest execution. Its row lock serializes starts of the same id.
@@ -48,6 +48,14 @@ pub struct FoundExecution {
 pub enum Closing {
     Unconditional,
     Conditional,
+}
+
+/// Why due calls of a state are not made, and since when at the earliest.
+pub struct NotMade {
+    pub state_id: String,
+    pub api: Api,
+    pub why: &'static str,
+    pub since: Option<Timestamp>,
 }
 
 /// Whether the reader may see the process `q`.
@@ -89,6 +97,11 @@ statements! {
     /// Locks an execution against steps and publishers, and reads the locked row.
     LOCK_FOR_CLOSE = format!("SELECT {FOUND} FROM xdb.process_execution p WHERE p.execution_id = $1 FOR UPDATE")
         => pub fn lock_for_close(id: ExecutionId) -> Option<FoundExecution>;
+    /// One due call of each state and API.
+    DUE_CALLS = "SELECT t.execution_id, min(t.seq) AS seq FROM xdb.task t \
+        JOIN xdb.state_execution s ON s.execution_id = t.execution_id AND s.seq = t.seq \
+        WHERE t.execution_id = $1 AND t.due_at <= $2 GROUP BY t.execution_id, s.state_id, t.api"
+        => pub fn due_calls(id: ExecutionId, now: Timestamp) -> Vec<StateKey>;
     /// The last started execution of a process id, whatever `latest_execution` says.
     NEWEST = "SELECT execution_id FROM xdb.process_execution WHERE process_id = $1 \
         ORDER BY started_at DESC, execution_id DESC LIMIT 1" => pub fn newest(process_id: &str) -> Option<ExecutionId>;
@@ -176,6 +189,9 @@ statements! {
                 'api', t.api, 'worker', w.name, 'attempt', (s.call ->> 'failedAttempts')::int + 1, \
                 'firstAttemptAt', t.first_attempt_at, \
                 'repeats', (s.call ->> 'repeats')::int, 'incident', (s.call ->> 'incident')::bool, \
+                'notCalled', CASE WHEN e.epoch IS NULL AND t.lane <> {CRASHED_LANE} AND t.due_at <= $11 \
+                        AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) AND n.why IS NOT NULL \
+                    THEN pg_catalog.jsonb_build_object('why', n.why, 'since', GREATEST(t.due_at, n.since)) END, \
                 'waitingForLocks', CASE WHEN e.epoch IS NOT NULL AND t.lease_until = 'infinity' THEN t.waits_for END, \
                 'callUntil', CASE WHEN (e.epoch IS NOT NULL OR t.lease_epoch = 0 AND t.lease_until IS NOT NULL) AND t.lease_until < 'infinity' THEN t.lease_until END, \
                 'nextAttemptAt', CASE WHEN t.lane <> {CRASHED_LANE} AND (e.epoch IS NULL AND (t.lease_epoch <> 0 OR t.lease_until IS NULL) OR t.lease_until = 'infinity') THEN t.due_at END, \
@@ -205,6 +221,8 @@ statements! {
                 )) ORDER BY s.seq) \
             FROM xdb.state_execution s LEFT JOIN xdb.task t ON t.execution_id = s.execution_id AND t.seq = s.seq \
                 LEFT JOIN xdb.worker w ON w.worker_id = t.worker_id LEFT JOIN xdb.engine e ON e.epoch = t.lease_epoch \
+                LEFT JOIN unnest($7::text[], $8::text[], $9::text[], $10::timestamptz[]) AS n (state_id, api, why, since) \
+                    ON n.state_id = s.state_id AND n.api = t.api \
             WHERE s.execution_id = p.execution_id AND s.ended_at IS NULL), '[]'), \
         'results', p.results))::text AS description \
         FROM xdb.process_execution p WHERE p.execution_id = $1");
@@ -298,19 +316,27 @@ pub fn results(spi: &Spi, id: ExecutionId) -> Result<Results> {
 /// Describes an execution as JSON: its state, what it waits for, since when and until when, and its last failure.
 ///
 /// `owner_problem` says why its owner can't own it. `held_up` lists the locks of other sessions that it waits for.
+/// `not_called` says why due calls of a state are not made.
 /// `reader`: the role whose rights decide which parent and children are named. None: all are.
 pub fn describe(
     spi: &Spi,
     id: ExecutionId,
     owner_problem: Option<&str>,
     held_up: &[BlockingLock],
+    not_called: &[NotMade],
     reader: Option<pg_sys::Oid>,
+    now: Timestamp,
 ) -> Result<Option<String>> {
     let locks = array(held_up.iter().map(|held_up| held_up.lock.as_str()));
     let tables = array(held_up.iter().map(|held_up| pg_sys::Oid::from(held_up.table)));
     let since = array(held_up.iter().map(|held_up| from_postgres(held_up.since)));
+    let states = array(not_called.iter().map(|not| not.state_id.as_str()));
+    let apis = array(not_called.iter().map(|not| not.api));
+    let reasons = array(not_called.iter().map(|not| not.why));
+    let begun = array(not_called.iter().map(|not| not.since));
     let params = [value(id), value(owner_problem), locks, tables, since, value(reader)];
-    Gives::of(spi, &DESCRIBE, &params)
+    let params = params.into_iter().chain([states, apis, reasons, begun, value(now)]);
+    Gives::of(spi, &DESCRIBE, &params.collect::<Vec<_>>())
 }
 
 /// Claims an idempotency key of an RPC for this transaction, for the request with this digest. If the key was used

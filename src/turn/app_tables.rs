@@ -12,18 +12,15 @@ use super::owner_settings::OwnerSettings;
 use super::role::Role;
 use super::slow_tables::SlowTables;
 use super::types::{Mode, Turn};
-use crate::calls::{self, CallOf, Facts, Maker, Marked, Unfit, Verdict, eligible};
+use crate::calls::{self, CallOf, Facts, Maker, Unfit, Verdict, eligible};
 use crate::error;
 use crate::pg::catch::{Passing, PgError, QUERY_CANCELED, Result};
 use crate::pg::identity::{as_engine, as_function_owner, as_process_owner, clean_session};
 use crate::pg::process::as_step_of;
-use crate::pg::routine;
 use crate::pg::spi::Spi;
 use crate::pg::subxact::{guarded, in_table, lock_table, now_in_table, try_lock_table, with_timeout};
 use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::{Tables, defer_nothing};
-use crate::store::children::tables_of_children;
-use crate::store::lanes::{RUNNERS_LANE, SCHEDULERS_LANE};
 use crate::store::loaded::{Loaded, Meta};
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
@@ -136,25 +133,15 @@ impl<'a> AppTables<'a> {
 
     /// The lane of an execution's calls.
     pub fn lane_of(&self, meta: &Meta) -> i16 {
-        if meta.pulled_by().is_some() {
-            // A pull worker waits for tables in its own transaction.
-            return SCHEDULERS_LANE;
-        }
-        let is_runners = self.find(meta, |object| self.slow.is_runners(meta.owner, object)).is_some();
-        if is_runners { RUNNERS_LANE } else { SCHEDULERS_LANE }
+        self.slow.lane_of(meta)
     }
 
     /// A table or function of the process that this process of the engine may not use now.
     pub fn kept_from(&self, meta: &Meta) -> Option<Relation> {
-        self.find(meta, |object| match self.role.is_last_resort() {
+        self.slow.find(meta, |object| match self.role.is_last_resort() {
             true => self.slow.is_deadly(object),
             false => self.slow.is_runners(meta.owner, object),
         })
-    }
-
-    /// The first slow one among the tables of a process and the functions that its answers may call.
-    fn find(&self, meta: &Meta, is_slow: impl Fn(Relation) -> bool) -> Option<Relation> {
-        if self.slow.is_any() { objects(meta).find(|object| is_slow(*object)) } else { None }
     }
 
     /// Which process makes a call, and what becomes of the call in this process.
@@ -166,23 +153,9 @@ impl<'a> AppTables<'a> {
         owner: Option<&'l Unfit>,
         now: Timestamp,
     ) -> (Maker, Verdict<'l>) {
-        let tables = if self.slow.is_any() { self.marked(&loaded.meta, state, api) } else { Marked::Not };
+        let tables = self.slow.marked(&loaded.meta, state, api);
         let facts = Facts { owner, tables, ..calls::facts(loaded, CallOf::State(state, api), now) };
         eligible(self.role.asker(), &facts)
-    }
-
-    fn marked(&self, meta: &Meta, state: &StateExecution, api: Api) -> Marked {
-        let is_deadly = |object| self.slow.is_deadly(object);
-        let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
-        let function = definition.and_then(|definition| definition.function_of(&state.id.state_id, api));
-        let calls_deadly = |name| routine::of_jsonb(name, 1).ok().flatten().is_some_and(is_deadly);
-        if function.is_some_and(calls_deadly) || self.find(meta, is_deadly).is_some() {
-            Marked::Deadly
-        } else if self.lane_of(meta) == RUNNERS_LANE {
-            Marked::Slow
-        } else {
-            Marked::Not
-        }
     }
 
     /// Runs a function that answers in place of a worker, as the process's owner. `timeout` limits its time, which is
@@ -364,15 +337,6 @@ impl<'a> AppTables<'a> {
 /// session either.
 fn guarded_use<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     guarded(body).inspect_err(|_| clean_session())
-}
-
-/// The tables of a process, the functions that its answers may call, and what stands for the tables of its children.
-fn objects(meta: &Meta) -> impl Iterator<Item = Relation> {
-    let definition = meta.process_type.as_ref().map(|process_type| &process_type.definition);
-    let functions = definition.into_iter().flat_map(|definition| definition.functions.values());
-    // A function that can't be looked up is left out: its call reports the error.
-    let functions = functions.filter_map(|name| routine::of_jsonb(name, 2).ok()?);
-    meta.mapping.iter().map(|table| table.relation).chain(functions).chain([tables_of_children(meta.type_id)])
 }
 
 fn error_of<T>(used: TableOutcome<T>) -> PgError {

@@ -65,4 +65,5 @@ pub use memory::Memory;
 pub use next::{Next, RETRY, Why};
 pub use owners::why_unfit;
 pub use role::RUNNERS_CALLS;
+pub use slow_tables::SlowTables;
 pub use transaction::take_turn;

@@ -302,3 +302,50 @@ pub fn eligible<'a>(asker: Asker, facts: &Facts<'a>) -> (Maker, Verdict<'a>) {
     };
     (maker, unanswered.map_or(Verdict::MayBeMade, |(failure, further)| Verdict::Fails(failure, further)))
 }
+
+/// Why a due call is not made now, as `xdb.describe_process()` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotCalled {
+    /// Calls to the worker have not reached it.
+    Breaker,
+    /// The engine does not run, or is paused.
+    Engine,
+    /// A table or function of the process is slow. The call waits for a runner, or for the end of the mark.
+    SlowTable,
+    /// A function answers, and no runner is free for it.
+    NoRunner,
+}
+
+impl NotCalled {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Breaker => "BREAKER",
+            Self::Engine => "ENGINE",
+            Self::SlowTable => "SLOW_TABLE",
+            Self::NoRunner => "NO_RUNNER",
+        }
+    }
+}
+
+/// Why a due call that has no lease is not made now. `runs` tells whether calls of a maker are made at all, and
+/// `is_open` whether the breaker of the call's worker is open.
+///
+/// None: the call is about to be made, or waits for a place or for a pull worker. Or another fact holds it back: a
+/// pause, the locks of the process, a type that is not registered.
+pub fn not_called(facts: &Facts<'_>, runs: impl Fn(Maker) -> bool, is_open: bool) -> Option<NotCalled> {
+    let maker = facts.maker();
+    let asker = match maker {
+        Maker::Unregistered => return None,
+        Maker::Function | Maker::Worker { is_slow: true } => Asker::Runner,
+        Maker::Worker { is_slow: false } => Asker::Scheduler,
+        Maker::PullWorker(worker) => Asker::PullWorker(worker),
+    };
+    match (eligible(asker, facts).1, maker) {
+        (Verdict::Parked(_) | Verdict::Waits(Reason::Locks) | Verdict::Elsewhere, _) => None,
+        _ if !runs(maker) => Some(NotCalled::Engine),
+        (Verdict::Waits(Reason::DeadlyTable), _) | (_, Maker::Worker { is_slow: true }) => Some(NotCalled::SlowTable),
+        (_, Maker::Function) => Some(NotCalled::NoRunner),
+        (_, Maker::Worker { .. }) if is_open => Some(NotCalled::Breaker),
+        _ => None,
+    }
+}

@@ -18,6 +18,7 @@ mod request;
 pub use answer::{Answered, Attempt, decode_answer, failed_by_policy, read_answer, read_rpc_answer};
 pub use apply::{CloseLock, Driver, Outcome, Used, Written, apply};
 pub use eligible::{
-    Asker, CallOf, Facts, Maker, Marked, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
+    Asker, CallOf, Facts, Maker, Marked, NotCalled, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
+    not_called,
 };
 pub use request::{Attributes, CallOrigin, CallRequest, Loads, OutgoingCall, too_large, versions_of};

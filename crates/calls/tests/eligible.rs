@@ -247,3 +247,49 @@ fn the_order_of_the_checks() {
     world.definition.as_mut().unwrap().states.insert("A".to_owned(), StateConfig::default());
     assert_eq!(verdict(&world), "MayBeMade");
 }
+
+/// Why a due call is not made: by what makes it, by what is marked, and by whether the engine and the worker are there.
+#[test]
+fn a_due_call_is_not_made_for_one_reason() {
+    let marked = |tables, worker| World { tables, ..World::new(worker) };
+    let function = |tables| World { tables, ..World::with_function() };
+    let (called, pulls) = (TypeWorker::Called, TypeWorker::Pulls(7));
+    let (engine, breaker) = (Some(NotCalled::Engine), Some(NotCalled::Breaker));
+    let (slow, no_runner) = (Some(NotCalled::SlowTable), Some(NotCalled::NoRunner));
+    // World; then the reason if everything is there, if the breaker is open, if the engine does not run.
+    let cases = [
+        (World::new(called), None, breaker, engine),
+        (marked(Marked::Slow, called), slow, slow, engine),
+        (marked(Marked::Deadly, called), slow, slow, engine),
+        (function(Marked::Not), no_runner, no_runner, engine),
+        (function(Marked::Deadly), slow, slow, engine),
+        (World::new(pulls), None, None, engine),
+        (marked(Marked::Slow, pulls), None, None, engine),
+        // The attempt fails at once.
+        (World { owner: Some(SUPERUSER), ..World::new(called) }, None, breaker, engine),
+    ];
+    for (number, (world, running, open, stopped)) in cases.into_iter().enumerate() {
+        let state = &world.execution.states[&StateSeq(1)];
+        let facts = world.facts(CallOf::State(state, Api::Execute));
+        let reasons =
+            [(true, false), (true, true), (false, false)].map(|(runs, is_open)| not_called(&facts, |_| runs, is_open));
+        assert_eq!(reasons, [running, open, stopped], "{number}");
+    }
+}
+
+#[test]
+fn what_is_shown_elsewhere_is_no_reason_of_a_call() {
+    let mut unregistered = World::new(TypeWorker::Called);
+    unregistered.definition = None;
+    let mut paused = World::with_function();
+    paused.execution.pause = Some(pause(None));
+    for world in [unregistered, paused] {
+        let state = &world.execution.states[&StateSeq(1)];
+        let facts = world.facts(CallOf::State(state, Api::Execute));
+        assert_eq!(not_called(&facts, |_| false, true), None);
+    }
+    let world = World::new(TypeWorker::Called);
+    let state = &world.execution.states[&StateSeq(1)];
+    let facts = Facts { waits_for_locks: true, ..world.facts(CallOf::State(state, Api::Execute)) };
+    assert_eq!(not_called(&facts, |_| false, true), None);
+}

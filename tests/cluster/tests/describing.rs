@@ -209,3 +209,97 @@ fn how_often_a_call_was_made_can_be_read_when_its_state_has_ended() {
     assert_eq!(shown(&mut db), ["Spent FAILED 2 0", "Stopped ABORTED 2 0", "Third COMPLETED 3 0", "Waits ABORTED"]);
     app.done(&[]);
 }
+
+/// Why the call of a process's only thread is not made, if `describe_process` says so.
+fn not_called(db: &mut Db, id: &str) -> Value {
+    described(db, id)["threads"][0]["notCalled"].clone()
+}
+
+fn wait_for_reason(db: &mut Db, id: &str, why: &str) -> Value {
+    wait_until(&format!("{id} is not called: {why}"), 30, || not_called(db, id)["why"] == why);
+    not_called(db, id)
+}
+
+/// An ordinary role sees neither the breaker nor the figures of the engine, and yet why its own call is not made.
+#[test]
+fn a_call_that_is_not_made_because_its_worker_cannot_be_reached() {
+    let app = App::new("describe_breaker");
+    let dead = app.worker_named("dead", |_| force_complete(json!("back")));
+    let patient = json!({"executeApiRetryPolicy": {"initialIntervalSeconds": 1, "maximumIntervalSeconds": 1}});
+    app.register_with("dead", "stuck", &Definition::starting_with("Only").step_with("Only", patient));
+    dead.go_away();
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('p' || n, 'stuck') FROM generate_series(1, 30) n");
+    let mut superuser = app.superuser();
+    let reason = wait_for_reason(&mut db, "p1", "BREAKER");
+    let since = moment(&mut db, &reason["since"]);
+    let opened = "SELECT extract(epoch FROM breaker_open_since)::float8 FROM xdb.workers WHERE name = 'dead'";
+    assert!(superuser.one::<f64>(opened) <= since + 1e-3 && since <= now(&mut db), "{reason}");
+    assert_eq!(db.one::<Option<String>>("SELECT breaker FROM xdb.workers WHERE name = 'dead'"), None);
+    app.session("other").refused("XD001", "SELECT xdb.describe_process('p1')");
+    dead.come_back();
+    assert_eq!(db.completes("p1").result(), "back");
+    wait_until("all complete", 60, || views::with_status(&mut db, "p%", "COMPLETED") == 30);
+    app.done(&[]);
+}
+
+#[test]
+fn a_call_that_is_not_made_because_the_engine_is_paused_or_stopped() {
+    let app = App::alone("describe_engine", ClusterOptions::default());
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)));
+    app.register("one", &one_step());
+    let mut db = app.db();
+    app.superuser().run("SELECT xdb.register_worker('pulls', NULL, role => 'app')");
+    app.register_with("pulls", "pulled", &one_step());
+    app.pause();
+    db.start("paused", "one").go();
+    db.start("pulled", "pulled").go();
+    let shown = described(&mut db, "paused");
+    let thread = &shown["threads"][0];
+    assert_eq!(thread["notCalled"], json!({"why": "ENGINE", "since": thread["nextAttemptAt"]}), "{shown}");
+    assert_eq!(not_called(&mut db, "pulled")["why"], "ENGINE");
+    app.resume();
+    db.completes("paused");
+    app.cluster().set("xdb.enabled", "off");
+    db.start("stopped", "one").go();
+    db.run("SELECT xdb.start_process('later', 'one', start_at => now() + interval '1 hour')");
+    wait_for_reason(&mut db, "stopped", "ENGINE");
+    assert_eq!(not_called(&mut db, "later"), Value::Null, "it is not due");
+    assert_eq!(not_called(&mut db, "pulled"), Value::Null, "its worker needs no engine");
+    app.cluster().set("xdb.enabled", "on");
+    db.completes("stopped");
+    app.done(&[]);
+}
+
+#[test]
+fn a_call_that_is_not_made_because_it_needs_a_runner() {
+    let app = App::alone("describe_runners", ClusterOptions::default().set("xdb.runners", "1"));
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE gate (); INSERT INTO gate DEFAULT VALUES;
+         CREATE TABLE mine (id text PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO mine VALUES ('m');
+         CREATE FUNCTION waits(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             WHILE EXISTS (SELECT FROM public.gate) LOOP PERFORM pg_sleep(0.05); END LOOP;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$",
+    );
+    app.make_slow("app", "public.mine", "id", json!({"n": 0}));
+    let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
+    app.register("mine", &one_step().maps("public.mine", "id", &["n"]));
+    let waits = json!({"executeFunction": "public.waits", "executeApiTimeoutSeconds": 600});
+    app.register("waits", &Definition::starting_with("Only").step_with("Only", waits));
+    db.start("first", "waits").go();
+    let asleep = "pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep'";
+    wait_until("the only runner is busy", 30, || app.superuser().count(asleep) == 1);
+    db.start("second", "waits").go();
+    db.start("m", "mine").key("m").go();
+    let reason = wait_for_reason(&mut db, "second", "NO_RUNNER");
+    assert_eq!(reason["since"], described(&mut db, "second")["threads"][0]["nextAttemptAt"]);
+    wait_for_reason(&mut db, "m", "SLOW_TABLE");
+    assert_eq!(not_called(&mut db, "first"), Value::Null, "it is being called");
+    db.run("DELETE FROM gate");
+    for id in ["first", "second", "m"] {
+        db.completes(id);
+    }
+    app.done(&["could not cancel", "canceling statement"]);
+}
