@@ -135,6 +135,8 @@ xdb_protocol::errors! {
     may_not_name(function: &str) = b"42501", "permission denied for function {function}",
         hint "The role that registers a function, and the owners of the processes that call it, need EXECUTE on the function and USAGE on its schema.";
     may_not_call(function: &str) = b"42501", "permission denied for function {function}";
+    no_figures(role: &str) = b"42501", "permission denied for the metrics of this database",
+        hint format!("Run GRANT pg_monitor TO {role}, or xdb.grant_usage(role, operator => true).");
     may_not_reassign() = b"42501", "permission denied to reassign objects of a role",
         hint "Only a superuser, or a member of both roles, may do this.";
     not_adopted() = b"55000", "this database is a copy that was not adopted",

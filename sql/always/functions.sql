@@ -230,6 +230,14 @@ CREATE OR REPLACE FUNCTION xdb.process_type_usage(process_type text) RETURNS TAB
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_process_type_usage';
 COMMENT ON FUNCTION xdb.process_type_usage(text) IS 'What running processes of a type use: states (kind STATE), and queues that they wait for (LOCAL_QUEUE, GLOBAL_QUEUE). live is the number of steps, counted up to 10000. For members of the type''s owner, operators and superusers (42501).';
 
+CREATE OR REPLACE FUNCTION xdb.metrics() RETURNS TABLE (name text, type text, unit text, help text, labels jsonb, value float8)
+    LANGUAGE c VOLATILE ROWS 1000 AS 'MODULE_PATHNAME', 'xdb_metrics';
+COMMENT ON FUNCTION xdb.metrics() IS 'Counters and figures of this database, a row for each sample. Counters begin when the engine first runs after a start of the server. For operators and members of pg_monitor (42501).';
+
+CREATE OR REPLACE FUNCTION xdb.openmetrics(classic boolean DEFAULT false) RETURNS text
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_openmetrics';
+COMMENT ON FUNCTION xdb.openmetrics(boolean) IS 'xdb.metrics() as text for a scrape, in the format OpenMetrics 1.0; with classic, in the older text format of Prometheus. For operators and members of pg_monitor (42501).';
+
 -- For the views: what row-level security hides in the tables. Every role that uses XDB may know the names of all
 -- workers and process types. The figures come from shared memory.
 CREATE OR REPLACE FUNCTION xdb.registered_workers() RETURNS TABLE (worker_id int, name text, owner text, in_flight int, calls bigint,
@@ -263,6 +271,7 @@ DECLARE
         'status', 'registered_workers',  -- which leave out figures of other roles
         'check_process', 'library_version', 'reassign_owned', 'registered_types',
         'process_type_usage',  -- which checks the owner of the type
+        'metrics', 'openmetrics',  -- which check that the caller monitors the database
         'knows_roles'];  -- called by the policies, as the reader
     of_operators CONSTANT name[] := ARRAY['pause_engine', 'resume_engine', 'adopt', 'purge'];
     of_deployers CONSTANT name[] := ARRAY[

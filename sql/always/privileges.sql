@@ -16,7 +16,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $body$
 DECLARE
-    of_monitors CONSTANT oid[] := ARRAY['xdb.status()', 'xdb.library_version()']::regprocedure[];
+    of_monitors CONSTANT oid[] := ARRAY['xdb.status()', 'xdb.library_version()', 'xdb.metrics()', 'xdb.openmetrics(boolean)']::regprocedure[];
     members CONSTANT text[] := string_to_array(current_setting('xdb_script.members'), ' ');
     owner CONSTANT regrole := (SELECT nspowner FROM pg_namespace WHERE nspname = 'xdb');
     made record;

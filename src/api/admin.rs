@@ -247,14 +247,18 @@ pub fn registered_workers(_: &Args) -> Result<Value> {
     Ok(Value::Rows(workers.into_iter().map(row).collect()))
 }
 
-/// The columns for members of the owner and operators. For a pull worker, only the tables have figures.
-fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
-    let latency = (of.calls > 0).then(|| Duration::from_micros((of.total_latency_us / of.calls) as u64));
-    let breaker = match of.open {
+/// The state of a breaker in a word.
+pub(super) fn breaker(open: Option<OpenBreaker>) -> &'static str {
+    match open {
         None => "closed",
         Some(OpenBreaker { next_probe: Some(at), .. }) if at > raw::now_micros() => "open",
         Some(_) => "half-open",
-    };
+    }
+}
+
+/// The columns for members of the owner and operators. For a pull worker, only the tables have figures.
+fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
+    let latency = (of.calls > 0).then(|| Duration::from_micros((of.total_latency_us / of.calls) as u64));
     row![
         of.in_flight,
         of.calls,
@@ -262,7 +266,7 @@ fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<V
         of.consecutive_failures as i32,
         latency.map(Interval),
         moment(of.last_error_at),
-        (!pulls).then_some(breaker),
+        (!pulls).then_some(breaker(of.open)),
         of.open.and_then(|open| moment(open.since)),
         of.open.and_then(|open| moment(open.next_probe?)),
         waiting.map_or(0, |waiting| waiting.calls),

@@ -32,6 +32,7 @@
 //! | `pause.rs` | `pause_process`, `resume_process`, and the same for types |
 //! | `owners.rs` | `reassign_owned` |
 //! | `admin.rs` | `pause_engine`, `resume_engine`, `adopt`, `status`, versions, registered workers and types |
+//! | `metrics.rs` | `metrics`, `openmetrics` |
 //! | `subscriptions.rs` | no function: which tables a subscription leaves out |
 //! | `engine_state.rs` | no function: why the engine does not run, for `status` |
 //!
@@ -52,6 +53,7 @@ mod global;
 mod manage;
 mod many;
 mod merge;
+mod metrics;
 mod owners;
 mod owners_tables;
 mod pause;
@@ -138,6 +140,8 @@ crate::sql_functions! {
     xdb_registered_workers / pg_finfo_xdb_registered_workers => admin::registered_workers;
     xdb_registered_types / pg_finfo_xdb_registered_types => admin::registered_types;
     xdb_process_type_usage / pg_finfo_xdb_process_type_usage => admin::process_type_usage;
+    xdb_metrics / pg_finfo_xdb_metrics => metrics::metrics;
+    xdb_openmetrics / pg_finfo_xdb_openmetrics => metrics::openmetrics;
 }
 
 thread_local! {

@@ -13,6 +13,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
 use crate::pg::identity::{self, TableUse};
+use crate::pg::shmem::counters::{self, CallEnd};
 use crate::pg::spi::{self};
 use crate::pg::wake;
 use crate::store::app_functions::{self, FunctionCalls};
@@ -21,13 +22,14 @@ use crate::store::attribute::{self, LoadedLocals, Size, Versioned};
 use crate::store::children::Starts;
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
-use crate::store::registry::{ProcessType, Registry};
-use crate::store::{locks, process};
+use crate::store::registry::{NO_WORKER, ProcessType, Registry};
+use crate::store::{counted, locks, process};
 use crate::transport::CallOutcome;
-use crate::{clock, error, guc};
+use crate::{clock, error, guc, pg};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use xdb_calls::{Written, read_rpc_answer};
 use xdb_engine::*;
 use xdb_protocol::*;
@@ -267,12 +269,15 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) ->
     let origin = calls::origin(&target.loaded)?;
     let outgoing = OutgoingCall::of_rpc(origin, (rpc_name, input), &invocation, clock::now(), timeout);
     let request = outgoing.request(attributes, guc::max_request_bytes())?;
-    let outcome = match &target.config.function {
+    let began = Instant::now();
+    let called = match &target.config.function {
         Some(function) => {
             let body = calls::body(&request)?;
-            let text = Caller::on_app_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body))?;
-            let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
-            CallOutcome::Answer { status: 200, retry_after: None, body }
+            let text = Caller::on_app_tables(|_| app_functions::answer(app_functions::find(function, 1)?, &body));
+            text.and_then(|text| {
+                let body = text.ok_or_else(|| failed("the function returned NULL".to_owned()))?.into_bytes();
+                Ok(CallOutcome::Answer { status: 200, retry_after: None, body })
+            })
         }
         None => {
             let worker = target.process_type.worker.as_ref().ok_or_else(|| error::no_worker_for_rpc(rpc_name))?;
@@ -281,22 +286,34 @@ fn call(target: &ToCall, invocation: &Invocation<'_>, attributes: Attributes) ->
             // The call belongs to the trace of its caller.
             let traceparent = session_traceparent()?.or_else(|| target.loaded.meta.traceparent.clone());
             let meta = &target.loaded.meta;
-            rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)?
+            rpc_client::call(calls::to_worker(&request, meta, worker, &secrets, traceparent.as_deref())?)
         }
     };
-    let answer = answered(rpc_name, outcome)?;
+    let answered = called.map(|outcome| answered(rpc_name, outcome));
+    let end = answered.as_ref().map_or(CallEnd::WorkerError, |(end, _)| *end);
+    let worker = target.config.function.as_ref().map_or(target.process_type.worker_id(), |_| NO_WORKER);
+    counters::count_rpc(pg::process::database(), worker, end, began.elapsed());
+    let answer = answered?.1?;
     let context =
         if answer.effects.call_functions.is_empty() { String::new() } else { request.call.context().encode() };
     Ok((answer, context))
 }
 
-/// The answer of an RPC, or the error for its caller.
-fn answered(rpc_name: &str, outcome: CallOutcome) -> Result<RpcAnswer> {
+/// How the call of an RPC has ended: its answer, or the error for its caller.
+fn answered(rpc_name: &str, outcome: CallOutcome) -> (CallEnd, Result<RpcAnswer>) {
     match outcome {
         CallOutcome::Answer { status, retry_after, body } => {
-            Ok(read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits())?)
+            let answer = read_rpc_answer(rpc_name, (status, retry_after), &body, &calls::limits());
+            let end = match &answer {
+                Ok(_) => CallEnd::Ok,
+                Err(_) if status == 200 => CallEnd::InvalidAnswer,
+                Err(_) => CallEnd::WorkerError,
+            };
+            (end, answer.map_err(Into::into))
         }
-        CallOutcome::Failed { message, .. } => Err(error::worker_failed(rpc_name, message)),
+        CallOutcome::Failed { kind, message } => {
+            (counted::end(&calls::transport_failure(kind, &message)), Err(error::worker_failed(rpc_name, message)))
+        }
     }
 }
 

@@ -137,7 +137,8 @@ pub fn limits() -> AnswerLimits {
     AnswerLimits { max_payload_bytes: guc::max_payload_bytes(), max_answer_bytes: guc::max_response_bytes() }
 }
 
-fn transport_failure(kind: FailureKind, message: &str) -> Failure {
+/// What a call that got no answer is, as a failed attempt.
+pub fn transport_failure(kind: FailureKind, message: &str) -> Failure {
     let error_type = match kind {
         FailureKind::ConnectTimeout | FailureKind::Timeout => "Timeout",
         FailureKind::Connect => "ConnectionFailed",

@@ -122,6 +122,10 @@ impl Args {
         Ok(Ok(texts.map(|texts| texts.iter().map(|text| text.map(str::to_owned)).collect())))
     }
 
+    pub fn boolean(&self, number: usize) -> Option<bool> {
+        self.get(number)
+    }
+
     pub fn int(&self, number: usize) -> Option<i32> {
         self.get(number)
     }

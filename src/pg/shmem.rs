@@ -19,6 +19,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 pub mod call;
+pub mod counters;
 pub mod held_up;
 pub mod marks;
 pub mod over;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     /// One entry for the slot of each scheduler.
     slow: [slow::SlowMarks; SCHEDULERS],
     held_up: UnderLock<held_up::WaitPlaces>,
+    /// One entry for the slot of each scheduler.
+    counters: [counters::DatabaseCounters; SCHEDULERS],
 }
 
 #[repr(C)]

@@ -12,8 +12,11 @@
 //! It scans again only when it is woken, or when its time is over. So every transaction that ends an execution or a
 //! state must note that here.
 //!
+//! The counts for `xdb.metrics()` are kept in the same way, and added at the commit.
+//!
 //! A new call wakes one of the sessions that wait for calls. `shmem/waiter.rs` says why no call is missed.
 use super::crash;
+use super::shmem::counters::{self, Count};
 pub use super::shmem::waiter::NewCall;
 use super::shmem::{self, Role, Slot, Wakeup, call, waiter as places};
 use pgrx::pg_sys;
@@ -50,6 +53,8 @@ enum Note {
 thread_local! {
     /// By subtransaction. Later subtransactions have higher numbers, so the notes of the innermost one stand last.
     static NOTES: RefCell<BTreeSet<(pg_sys::SubTransactionId, Note)>> = const { RefCell::new(BTreeSet::new()) };
+    /// What the transaction has counted, by subtransaction.
+    static COUNTS: RefCell<BTreeMap<(pg_sys::SubTransactionId, Count), u64>> = const { RefCell::new(BTreeMap::new()) };
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
@@ -68,11 +73,24 @@ fn ensure_registered() {
     }
 }
 
+fn current_subtransaction() -> pg_sys::SubTransactionId {
+    // SAFETY: reads a counter of the current transaction.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
 fn note(note: Note) {
     ensure_registered();
-    // SAFETY: reads a counter of the current transaction.
-    let current = unsafe { pg_sys::GetCurrentSubTransactionId() };
-    NOTES.with_borrow_mut(|notes| notes.insert((current, note)));
+    NOTES.with_borrow_mut(|notes| notes.insert((current_subtransaction(), note)));
+}
+
+/// Counts this when the transaction commits.
+pub fn count_at_commit(count: Count, number: u64) {
+    ensure_registered();
+    if let Count::Call(worker, ..) | Count::Repeat(worker) | Count::Rejected(worker) = count {
+        // SAFETY: set once at the start of the process.
+        call::make(unsafe { pg_sys::MyDatabaseId }, worker);
+    }
+    COUNTS.with_borrow_mut(|counts| *counts.entry((current_subtransaction(), count)).or_default() += number);
 }
 
 fn is_noted(wanted: impl Fn(&Note) -> bool) -> bool {
@@ -215,9 +233,15 @@ fn transaction_ended(committed: bool) {
     if WAITING.replace(false) {
         places::give_back_all();
     }
+    let counts = COUNTS.take();
     let notes: BTreeSet<_> = NOTES.take().into_iter().map(|(_, note)| note).collect();
     if committed {
         carry_out(&notes);
+        if !counts.is_empty() {
+            // SAFETY: set once at the start of the process.
+            let database = unsafe { pg_sys::MyDatabaseId };
+            counters::count_all(database, counts.into_iter().map(|((_, count), number)| (count, number)));
+        }
     }
     // After the wake-ups: the launcher may look at once, and must see everything.
     if BLOCKING.replace(false) {
@@ -265,6 +289,15 @@ unsafe extern "C-unwind" fn at_subtransaction_event(
             SUBXACT_EVENT_COMMIT_SUB => {
                 let ended = of_level(notes);
                 notes.extend(ended.into_iter().map(|(_, note)| (parent, note)));
+            }
+            _ => {}
+        });
+        COUNTS.with_borrow_mut(|counts| match event {
+            SUBXACT_EVENT_ABORT_SUB => drop(counts.split_off(&(subtransaction, Count::LEAST))),
+            SUBXACT_EVENT_COMMIT_SUB => {
+                for ((_, count), number) in counts.split_off(&(subtransaction, Count::LEAST)) {
+                    *counts.entry((parent, count)).or_default() += number;
+                }
             }
             _ => {}
         });

@@ -9,7 +9,7 @@
 //! at a time.
 use crate::guc;
 use crate::pg::databases::{self, Database};
-use crate::pg::shmem::{self, EngineState, ExitReason, Role, Slot, SlotPhase, call};
+use crate::pg::shmem::{self, EngineState, ExitReason, Role, Slot, SlotPhase, call, counters};
 use crate::pg::worker::{self, Handle};
 use crate::pg::{crash, latch, process, raw, session};
 use pgrx::{pg_guard, pg_sys, warning};
@@ -250,7 +250,7 @@ impl Launcher {
         }
         if let Some((at, _)) = self.workers_used_up.filter(|(at, _)| *at > now) {
             // This includes a database in which no start was tried yet.
-            if let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) {
+            if let Some(slot) = slot.or_else(|| new_slot(database, role)) {
                 slot.set_state(EngineState::BackingOff);
                 slot.record_error(&worker::all_in_use());
             }
@@ -263,7 +263,7 @@ impl Launcher {
         if Slot::all().filter(|slot| slot.phase() == SlotPhase::Requested).count() >= STARTS_AT_ONCE {
             return Some(now + FIRST_BACKOFF);
         }
-        let Some(slot) = slot.or_else(|| Slot::allocate(database, role)) else {
+        let Some(slot) = slot.or_else(|| new_slot(database, role)) else {
             self.complain("slots", || format!("xdb: database \"{name}\" waits for its engine: all slots are in use"));
             return Some(now + LONGEST_BACKOFF);
         };
@@ -324,6 +324,13 @@ fn is_asked_for(database: pg_sys::Oid, role: Role) -> bool {
         Role::Scheduler => true,
         Role::Runner(number) => Slot::find(database, Role::Scheduler).is_some_and(|slot| slot.wants_runner(number)),
     }
+}
+
+/// A slot whose counters begin at zero. None: all are in use.
+fn new_slot(database: pg_sys::Oid, role: Role) -> Option<Slot> {
+    let slot = Slot::allocate(database, role)?;
+    counters::clear(slot);
+    Some(slot)
 }
 
 /// Asks the postmaster for a process. None: all worker processes are in use.

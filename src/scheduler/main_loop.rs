@@ -12,6 +12,7 @@ use crate::pg::in_hand;
 use crate::pg::latch::{WaitSet, Waited};
 use crate::pg::process;
 use crate::pg::session::{BeginOutcome, Session, report_activity};
+use crate::pg::shmem::counters::{self, OfEngine};
 use crate::pg::shmem::{EngineState, ExitReason, Role};
 use crate::store::instance::Ownership;
 use crate::store::versions::Mismatch;
@@ -85,10 +86,12 @@ pub fn run(session: &mut Session) -> ExitReason {
             memory.answered(session, answer);
         }
         report_activity(Some(c"turn"));
+        let began = Instant::now();
         let progress = take_turn(&mut memory, session, &mut |requests, in_flight| {
             connections.make_room(&reactor, in_flight);
             reactor.submit(requests);
         });
+        counters::count_time(session.database, OfEngine::Turns, began.elapsed());
         reactor.cancel(memory.take_useless());
         connections.follow(session, &reactor, memory.in_flight());
         session.slot.set_state(match memory.ownership() {

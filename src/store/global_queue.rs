@@ -10,6 +10,7 @@ use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
 use crate::pg::param::{Jsonb, array, value};
+use crate::pg::shmem::counters::{Count, OfMessages};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
 use pgrx::pg_sys;
@@ -180,6 +181,7 @@ pub fn publish(spi: &Spi, messages: &[NewGlobalMessage]) -> Result<()> {
         m.message_id.is_none_or(|id| new_ids.remove(&(m.queue_name.to_owned(), id.to_owned(), m.owner)))
     };
     let new: Vec<_> = messages.iter().filter(&mut is_new).cloned().collect();
+    wake::count_at_commit(Count::Messages(OfMessages::PublishedGlobal), new.len() as u64);
     if run(spi, &PUBLISH, &new)? > 0 {
         wake::wake_scheduler_at_commit();
     }

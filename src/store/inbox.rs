@@ -10,7 +10,9 @@ use super::table::{
 use crate::pg::catch::Result;
 use crate::pg::param::{Jsonb, value};
 use crate::pg::process::random;
+use crate::pg::shmem::counters::{Count, OfMessages};
 use crate::pg::spi::Spi;
+use crate::pg::wake;
 use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use xdb_engine::*;
@@ -124,6 +126,7 @@ pub fn publish(spi: &Spi, message: Inbox) -> Result<()> {
         }
     }
     run_but(spi, &INSERT, &[message], &["inbox_id"])?;
+    wake::count_at_commit(Count::Messages(OfMessages::PublishedLocal), 1);
     Ok(())
 }
 

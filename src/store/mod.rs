@@ -50,6 +50,7 @@
 //! |---|---|
 //! | [`role_settings`] | reads settings of roles |
 //! | [`phases`] | says which parts of a state's phase have rows |
+//! | [`counted`] | what the events of a batch add to the counters of `xdb.metrics()` |
 //! | [`adopt`] | makes the processes of a copied database its own |
 //! | [`check`] | compares an execution's rows with its history |
 //! | [`left_behind`] | finds what another role's code may have left in a client's session |
@@ -70,6 +71,7 @@ pub mod check;
 pub mod children;
 pub mod claim;
 pub mod correlated;
+pub mod counted;
 pub mod crashes;
 pub mod deciding;
 pub mod engine;

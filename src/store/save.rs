@@ -7,7 +7,6 @@ use super::attribute::{self, LocalAttribute};
 use super::changes::{self, ChangeMessage};
 use super::children::Family;
 use super::claim::{self, Lease, Task};
-use super::correlated;
 use super::history::{self, HistoryEvent};
 use super::inbox::{self, MessageKey};
 use super::lanes::{PARKED_LANE, RUNNERS_LANE, SCHEDULERS_LANE};
@@ -20,6 +19,7 @@ use super::state::{self, State};
 use super::table::{run, run_but, statements};
 use super::timer::{self, Timer, TimerKey};
 use super::{StateKey, execution, global_queue, parked};
+use super::{correlated, counted};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::is_engine;
@@ -109,9 +109,10 @@ pub fn save_batch<'a>(
     let waiting = process_lock::waiting(spi, batch.iter().filter(may_be_parked).copied())?;
     let mut changes = BatchChanges::default();
     let calls = TaskRules { leases, lane, waiting: &waiting, now };
-    for loaded in batch {
+    for loaded in &batch {
         changes.collect(loaded, &calls)?;
     }
+    counted::count(&batch);
     let stopped = changes.write(spi, now)?;
     let mut timers = changes.rows.earliest_timers();
     for owner in &stopped {

@@ -14,12 +14,14 @@ use crate::calls::{self, Answered, CallRecord, Loads, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
+use crate::pg::shmem::counters::Count;
+use crate::pg::wake;
 use crate::store::app_functions::FunctionCalls;
 use crate::store::children::{Starts, parents_about_to_close};
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
 use crate::store::timer::{DueTimer, OF_PARENT, OF_PAUSE};
-use crate::store::{StateKey, attribute, deciding, execution, locks, state};
+use crate::store::{StateKey, attribute, counted, deciding, execution, locks, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
 use xdb_engine::*;
@@ -361,6 +363,7 @@ impl<'i> Decider<'_, '_, 'i> {
     fn reject(&mut self, record: &CallRecord, command: &Command, reason: &str) -> Result<()> {
         let now = self.decided.now;
         let Some(loaded) = self.loaded(record.key.0) else { return Ok(()) };
+        wake::count_at_commit(Count::Rejected(counted::called(loaded, record.key.1, record.api)), 1);
         if loaded.meta.history.keeps_events() && loaded.execution.is_running() {
             let event = Event::CommandRejected {
                 command: command.name().to_owned(),

@@ -16,6 +16,7 @@ use crate::calls::{self, Answered, CallRecord};
 use crate::pg::process::random;
 use crate::pg::session::Session;
 use crate::pg::shmem;
+use crate::store::counted;
 use crate::store::instance::Ownership;
 use crate::store::lanes::Lane;
 use crate::store::registry::Registry;
@@ -149,8 +150,8 @@ impl Memory {
         }
         let answered = calls::decode(record.api, &reply.outcome);
         let succeeded = !matches!(answered, Answered::Failed(..));
-        let latency = reply.elapsed.as_micros() as i64;
-        shmem::call::finished(session.database, session.role, record.worker_id, succeeded, latency);
+        let kind = counted::kind(record.api);
+        shmem::call::finished(session.database, session.role, record.worker_id, kind, succeeded, reply.elapsed);
         self.backlog.keep(Item::Answer(record, answered));
     }
 

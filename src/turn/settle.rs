@@ -17,7 +17,9 @@ use crate::calls::{Answered, CallRecord};
 use crate::clock;
 use crate::pg::catch::Result;
 use crate::pg::crash;
+use crate::pg::process;
 use crate::pg::session::Session;
+use crate::pg::shmem::counters::{self, OfEngine};
 use crate::pg::shmem::{self, Slot, held_up, held_up::LockOn};
 use crate::store::StateKey;
 use crate::store::lines::{self, ForRunners};
@@ -26,7 +28,7 @@ use crate::store::registry::{NO_WORKER, Registry};
 use crate::transport::Request;
 use std::collections::HashSet;
 use std::time::Instant;
-use xdb_engine::Timestamp;
+use xdb_engine::{Duration, Timestamp};
 use xdb_sched::backoff::Patience;
 use xdb_sched::lines::Lines;
 use xdb_sched::room::places_of_request;
@@ -212,8 +214,13 @@ impl Memory {
             }
             match outcome {
                 ItemOutcome::Done => {
-                    if let Item::Answer(record, _) = &item {
-                        self.backlog.done(&record.key);
+                    match &item {
+                        Item::Answer(record, _) => self.backlog.done(&record.key),
+                        Item::Timer(timer) => {
+                            let late = Duration(clock::now().since(timer.fire_at)).as_std();
+                            counters::count_time(process::database(), OfEngine::Timers, late);
+                        }
+                        _ => {}
                     }
                     self.backlog.went_well(&id);
                     continue;

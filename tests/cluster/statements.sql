@@ -373,6 +373,16 @@ PREPARE statement AS
 UPDATE xdb.state_execution s SET input = v.input FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq, unnest($3::text[])::jsonb AS input) AS v WHERE s.execution_id = v.execution_id AND s.seq = v.seq;
 DEALLOCATE statement;
 
+-- xdb::store::counted::FIGURES
+PREPARE statement AS
+SELECT pg_catalog.current_setting('server_version') AS postgres, (SELECT EXTRACT(epoch FROM $1::timestamptz - min(p.closed_at)) * 1000000 FROM xdb.process_execution p WHERE p.closed_at IS NOT NULL AND p.purge_at IS NULL)::int8 AS oldest_closed, (SELECT EXTRACT(epoch FROM $1::timestamptz - min(p.purge_at)) * 1000000 FROM xdb.process_execution p WHERE p.purge_at IS NOT NULL AND p.purge_at < 'infinity')::int8 AS oldest_overdue;
+DEALLOCATE statement;
+
+-- xdb::store::counted::NAMES_OF_TYPES
+PREPARE statement AS
+SELECT t.type_id, t.process_type FROM xdb.process_type t WHERE t.type_id = ANY ($1);
+DEALLOCATE statement;
+
 -- xdb::store::crashes::COUNT
 PREPARE statement AS
 WITH free AS MATERIALIZED (SELECT t.execution_id, t.seq FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::int4[]) AS seq) AS v JOIN xdb.task t ON t.execution_id = v.execution_id AND t.seq = v.seq FOR UPDATE OF t SKIP LOCKED) UPDATE xdb.task t SET crashes = t.crashes + 1, lane = CASE WHEN t.crashes + 1 < 3 THEN t.lane ELSE 3 END FROM free f WHERE t.execution_id = f.execution_id AND t.seq = f.seq RETURNING t.lane = 3 AS is_held;

@@ -3,10 +3,12 @@
 //! A worker is found without a lock, and all processes of the database write to the same entry. New entries are made
 //! under the lock. Limitations: if all entries are in use, further workers have no statistics. The calls don't depend
 //! on them.
+use super::counters::{self, CallKind, CountedCalls, OfWorker};
 use super::{shared, slot::Role, with_lock};
 use crate::pg::raw;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Workers that can have statistics at the same time.
 pub const CALLS: usize = 256;
@@ -28,6 +30,7 @@ pub(super) struct CallCell {
     open_since: [AtomicI64; Role::COUNT],
     /// By role: when the next probe may be made; zero during a probe.
     next_probe_at: [AtomicI64; Role::COUNT],
+    counters: OfWorker,
 }
 
 /// The breaker of a worker that can't be reached. Times as in [`CallStatistics`].
@@ -75,6 +78,7 @@ fn find_or_make(database: pg_sys::Oid, worker: i32) -> Option<&'static CallCell>
         {
             counter.store(0, Ordering::Relaxed);
         }
+        cell.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         cell.worker.store(worker, Ordering::Release);
         cell.database.store(database.to_u32(), Ordering::Release);
         Some(cell)
@@ -90,6 +94,23 @@ impl CallCell {
     }
 }
 
+/// Makes an entry for a worker, so that calls may be counted where nothing may fail.
+pub fn make(database: pg_sys::Oid, worker: i32) {
+    find_or_make(database, worker);
+}
+
+/// The counters of a worker with an entry. Can't fail.
+pub(super) fn counters_of(database: pg_sys::Oid, worker: i32) -> Option<&'static OfWorker> {
+    find(database, worker).map(|cell| &cell.counters)
+}
+
+/// The counters of all workers of a database, by worker.
+pub fn counted(database: pg_sys::Oid) -> Vec<(i32, CountedCalls)> {
+    let all = shared().into_iter().flat_map(|shared| &shared.calls);
+    let own = all.filter(|cell| cell.database.load(Ordering::Acquire) == database.to_u32());
+    own.map(|cell| (cell.worker.load(Ordering::Acquire), CountedCalls::of(&cell.counters))).collect()
+}
+
 /// Counts a call that begins.
 pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
     if let Some(cell) = find_or_make(database, worker) {
@@ -99,12 +120,13 @@ pub fn started(database: pg_sys::Oid, role: Role, worker: i32) {
 }
 
 /// Counts a call that ends.
-pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, succeeded: bool, latency_us: i64) {
+pub fn finished(database: pg_sys::Oid, role: Role, worker: i32, kind: CallKind, succeeded: bool, time: Duration) {
     let Some(cell) = find(database, worker) else {
         return;
     };
     cell.ended(role);
-    cell.total_latency_us.fetch_add(latency_us, Ordering::Relaxed);
+    cell.total_latency_us.fetch_add(time.as_micros() as i64, Ordering::Relaxed);
+    counters::observe_call(&cell.counters, kind, time);
     if succeeded {
         cell.consecutive_failures.store(0, Ordering::Relaxed);
     } else {

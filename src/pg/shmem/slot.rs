@@ -155,7 +155,7 @@ pub enum EngineState {
 }
 
 impl EngineState {
-    const ALL: [EngineState; 8] = [
+    pub const ALL: [EngineState; 8] = [
         EngineState::Stopped,
         EngineState::Starting,
         EngineState::Running,

@@ -18,11 +18,13 @@ use super::super::role::function_runners;
 use super::*;
 use crate::calls::{Maker, Verdict, of_function};
 use crate::pg::identity::clean_session;
-use crate::pg::shmem::Slot;
+use crate::pg::process;
+use crate::pg::shmem::{Slot, counters};
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::defer_nothing;
 use crate::store::attribute::Size;
+use crate::store::registry::NO_WORKER;
 use crate::store::{inbox, queue};
 use std::time::{Duration, Instant};
 
@@ -181,8 +183,10 @@ impl Decider<'_, '_, '_> {
             defer_nothing(spi)?;
             app_functions::answer(function, &request)
         });
+        let time = began.elapsed();
+        counters::count_call(process::database(), NO_WORKER, counted::kind(record.api), time);
         // The function may have met the shorter limit, handled the error and gone on.
-        if shares && began.elapsed() >= lock_timeout {
+        if shares && time >= lock_timeout {
             return Ok(Some(Undone::Later(ItemOutcome::RowLocked(function))));
         }
         let answered = match called {

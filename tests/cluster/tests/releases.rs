@@ -217,7 +217,7 @@ fn grants_of_administrators_and_objects_of_applications_survive_an_update() {
 
 /// Parts of the names of objects that are new in this release, or have other columns or parameters. The update's
 /// message says that they need grants.
-const NEW: &[&str] = &["move_state", "process_lock", "xdb.locks", "xdb.schedule", "xdb.transitions"];
+const NEW: &[&str] = &["metrics", "move_state", "process_lock", "xdb.locks", "xdb.schedule", "xdb.transitions"];
 
 #[test]
 fn an_update_does_not_wait_long_and_may_be_made_by_another_superuser() {
