@@ -29,6 +29,8 @@ impl Random {
 }
 
 const PROCESSES: &[&str] = &["p", "q", "r"];
+/// Most of them are started by answers alone.
+const CHILDREN: &[&str] = &["c", "d", "r"];
 const STATES: &[&str] = &["A", "B", "C", "G"];
 const QUEUES: &[&str] = &["x", "y"];
 
@@ -67,7 +69,7 @@ fn effects(random: &mut Random, answer: &mut Value) {
         answer["publishToLocalQueue"] = json!([{"queueName": random.one_of(QUEUES), "messageId": id, "payload": 1}]);
     }
     if random.chance(8) {
-        let child = json!({"processType": random.one_of(&["P", "P", "P", "Q"]), "processId": random.one_of(PROCESSES),
+        let child = json!({"processType": random.one_of(&["P", "P", "P", "Q"]), "processId": random.one_of(CHILDREN),
             "onClose": random.one_of(QUEUES), "whenParentCloses": random.one_of(&["TERMINATE", "LEAVE"]),
             "globalAttributePk": "1", "globalAttributes": {"n": 1},
             "options": {"locks": [{"name": random.one_of(&["one", "two"]), "mode": random.one_of(&["SHARE", "EXCLUSIVE"])}]}});
@@ -238,9 +240,9 @@ fn run(seed: u64, commands: usize) -> Vec<String> {
         }
         lines.push(line);
     }
-    for process_id in PROCESSES {
+    lines.extend(checks.iter().map(|check| simulator.line(&check.replacen("check", "history", 1))));
+    for process_id in CHILDREN {
         let of_process = |command: &str| json!({command: {"process_id": process_id}}).to_string();
-        // A child may be the last of its id.
         let check = simulator.line(&of_process("check"));
         assert!(check == r#"{"result":[]}"# || check.contains("XD001"), "seed {seed}: {check}");
         lines.push(simulator.line(&of_process("history")));
@@ -268,6 +270,7 @@ fn histories_replay_to_the_simulators_state_after_random_requests() {
         "appDatabaseError",
         "StateAborted",
         "ChildrenStarted",
+        "startedBy",
         "its parent closed",
         "CompensationStarted",
         "CompensationAdded",

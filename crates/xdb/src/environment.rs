@@ -45,12 +45,15 @@ impl Parameters {
         Ok(())
     }
 
-    /// The same server and database, for a role that gives its password.
-    pub fn of_role(&self, role: &str, password: &str) -> Parameters {
+    /// The same server and database, for another role. None: without a password.
+    pub fn of_role(&self, role: &str, password: Option<&str>) -> Parameters {
         let mut parameters = self.clone();
         parameters.forget_password();
+        parameters.0.remove("password");
         parameters.0.insert("user", role.to_owned());
-        parameters.0.insert("password", password.to_owned());
+        if let Some(password) = password {
+            parameters.0.insert("password", password.to_owned());
+        }
         parameters
     }
 

@@ -33,6 +33,22 @@ fn serve(app: &App, arguments: &[&str]) -> Serving {
     Serving::start(command)
 }
 
+/// From now on, the password of each role but the superuser's is `x`.
+fn ask_for_passwords(app: &App) {
+    let mut superuser = app.superuser();
+    for role in ["app", "other", "stranger"] {
+        superuser.run(&format!("ALTER ROLE {role} PASSWORD 'x'"));
+    }
+    let lines = app.cluster().data_directory().join("pg_hba.conf");
+    std::fs::write(lines, "local all postgres trust\nlocal all all scram-sha-256\n").expect("pg_hba.conf");
+    superuser.run("SELECT pg_reload_conf()");
+    let asks = || {
+        let shown = program(app.cluster(), app.database(), "app").args(["show", "mine"]).output().expect("xdb show");
+        String::from_utf8_lossy(&shown.stderr).contains("password")
+    };
+    wait_until("passwords are asked for", 20, asks);
+}
+
 /// A logged-in browser.
 struct Browser<'s> {
     console: &'s Serving,
@@ -171,6 +187,9 @@ fn each_role_sees_its_own_processes() {
     starts(&app, "app", &["mine"]);
     starts(&app, "other", &["theirs"]);
     let console = serve(&app, &["--login"]);
+    let refused = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
+    assert!(refused.status == 401 && refused.body.contains("asks for no password"), "{}", refused.body);
+    ask_for_passwords(&app);
     let (mine, theirs) = (Browser::log_in(&console, "app"), Browser::log_in(&console, "other"));
     assert!(mine.get("/").body.contains(">mine<") && !mine.get("/").body.contains(">theirs<"));
     assert!(theirs.get("/").body.contains(">theirs<") && !theirs.get("/").body.contains(">mine<"));
@@ -180,7 +199,7 @@ fn each_role_sees_its_own_processes() {
     assert!(stranger.get("/").body.contains("permission denied for schema xdb"), "{}", stranger.get("/").body);
     for _ in 0..5 {
         let answer = post(&console, "/login", "role=nobody&password=x", &["Sec-Fetch-Site: same-origin"]);
-        assert!(answer.status == 401 && answer.body.contains("does not exist"), "{}", answer.body);
+        assert!(answer.status == 401 && answer.body.contains("password authentication failed"), "{}", answer.body);
     }
     let answer = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
     assert!(answer.status == 401 && answer.body.contains("Too many failed logins"), "{}", answer.body);

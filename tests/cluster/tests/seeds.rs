@@ -536,7 +536,7 @@ fn a_record_with_a_null_or_future_unlock_timestamp_is_a_lock_and_the_absence_of_
     locked(&mut db, 2);
     assert_eq!(db.rows(global), [json!({"LookupKey": "key123", "UnlockTimestamp": null})]);
     let of_6789 = json!({"ID": "6789", "LookupKey": "acct456", "UsesLocalLock": true, "UnlockedTimestamp": null});
-    assert_eq!(db.rows(local), [of_6789.clone()]);
+    assert_eq!(db.rows(local), std::slice::from_ref(&of_6789));
     // A local lock is one within its type: another type has a lock of the same key. A future timestamp is a lock too.
     db.start("6790", "Payout").timeout("1 hour").options(json!({"locks": ["Payout/acct456"]})).go();
     locked(&mut db, 3);

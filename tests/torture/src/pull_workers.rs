@@ -246,7 +246,11 @@ impl<'a> PullWorker<'a> {
             Attempt::Done(()) if end == "COMMIT" => Fate::Acknowledged,
             Attempt::Unknown if ending && end == "COMMIT" => Fate::Unknown,
             Attempt::Refused(error) => {
-                self.complain_of("claim_calls and complete_call", &error);
+                // The step may have ended between the claim and the answer.
+                let may_abort = given.as_ref().is_some_and(|(claimed, _)| Shape::may_abort(claimed.call.process_id()));
+                if error.code != codes::CALL_IS_LOST || !may_abort {
+                    self.complain_of("claim_calls and complete_call", &error);
+                }
                 Fate::RolledBack
             }
             Attempt::Done(()) | Attempt::Unknown => Fate::RolledBack,

@@ -83,6 +83,7 @@ const IN_SQL: &[(&str, &str)] = &[
          JOIN xdb.history_event e ON e.execution_id = p.execution_id AND e.event_id > s.event_id
              AND e.details -> 'seq' = s.details -> 'seq'
          WHERE p.event_type = 'ProcessPaused' AND s.event_type = 'StateStarted'
+             AND e.event_type IN ('WaitStarted', 'StateCompleted', 'AttemptFailed')
              -- A static wait begins without a call.
              AND NOT (e.event_type = 'WaitStarted' AND s.details ? 'staticWait')
              AND NOT EXISTS (SELECT FROM xdb.history_event r WHERE r.execution_id = p.execution_id

@@ -4,7 +4,7 @@
 //! - Every request passes [`guard`]: the host must be known, and what changes something must come from our own pages.
 //! - Read-only means two things: no action is taken, and the sessions of the server are read-only.
 //!
-//! Limitations: whether a password is checked, `pg_hba.conf` decides. There is no TLS. So logins by password need a loopback address, and a proxy with TLS before others.
+//! Limitations: there is no TLS. So logins by password need a loopback address, and a proxy with TLS before others.
 
 mod actions;
 pub mod guard;
@@ -306,8 +306,13 @@ async fn log_in(
         return log_in_page(&console, Some("A new address was printed."));
     }
     let password = Zeroizing::new(form.remove("password").unwrap_or_default());
-    let parameters = console.parameters.of_role(field(&form, "role").unwrap_or_default(), &password);
-    begin(&console, from.ip(), &headers, parameters).await
+    let role = field(&form, "role").unwrap_or_default();
+    // Under trust or peer, any password would do.
+    if let Ok(session) = ServerSession::open(&console.parameters.of_role(role, None), console.usage()).await {
+        session.close().await;
+        return log_in_page(&console, Some("Postgres asks for no password of this role: see pg_hba.conf."));
+    }
+    begin(&console, from.ip(), &headers, console.parameters.of_role(role, Some(&password))).await
 }
 
 /// Connects, and sends the browser to the list.
