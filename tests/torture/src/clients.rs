@@ -328,7 +328,11 @@ impl<'a> Client<'a> {
         };
         plan.starting_state = self.random.permille(400).then_some("Beget");
         plan.input = of_parent(children, then, count);
+        // Its children have begun, or not.
+        let milliseconds = self.random.below(600);
+        plan.input["delay"] = json!(milliseconds as f64 / 1000.0);
         if self.start(&plan, "") && plan.way == "stop" {
+            std::thread::sleep(Duration::from_millis(milliseconds));
             self.stop_process(&plan.process_id);
         }
     }

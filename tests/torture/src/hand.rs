@@ -198,6 +198,8 @@ fn executes(call: &Call, nonce: u64, mut effect: Value) -> Answer {
                 call.input()["then"].as_str().unwrap_or_default(),
                 json!({"count": input(call, "count"), "nonce": nonce}),
             );
+            let delay = call.input()["delay"].as_f64().unwrap_or_default();
+            let follows = follows.delayed(json!({"delayInSeconds": delay}));
             writes(follows.starting(call.input()["children"].clone()), &effect)
         }
         "Take" => writes(close_if_empty("inbox", "Take"), &effect),

@@ -118,7 +118,7 @@ BEGIN
         'writeToGlobalAttributes', jsonb_build_object('effect', public.effect(request, nonce)
             || jsonb_build_object('children', request #> '{stateInput,born}')),
         'stateDecision', jsonb_build_object('nextStates', jsonb_build_array(jsonb_build_object(
-            'stateId', request #> '{stateInput,then}',
+            'stateId', request #> '{stateInput,then}', 'delayInSeconds', coalesce(request #> '{stateInput,delay}', '0'),
             'stateInput', jsonb_build_object('count', request #> '{stateInput,count}', 'nonce', nonce)))));
 END $$;
 
