@@ -11,7 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 /// Reads on one connection before other connections get their turn.
-pub const READS: usize = 16;
+pub const READS: usize = 4;
 
 /// Calls with the same origin may share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
