@@ -15,7 +15,7 @@ fn statements() -> impl Iterator<Item = &'static Statement> {
         ($($file:ident)+) => { [STATEMENTS, check::STATEMENTS, check::ROWS, check::VALUES, $($file::STATEMENTS),+] };
     }
     let files = of_files! {
-        adopt app_functions attribute catalog changes children claim correlated crashes engine execution global_queue
+        adopt app_functions attribute catalog changes children claim correlated counted crashes engine execution global_queue
         global_waiter history inbox instance left_behind lines locks owners parked pauses process process_lock pull
         purge queue
         quotas registering registry role_settings save slow state subscription timer usage worker_secret
