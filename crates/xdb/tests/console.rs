@@ -182,13 +182,22 @@ fn requests_of_other_sites_are_refused() {
 }
 
 #[test]
+fn a_role_that_needs_no_password_cant_log_in() {
+    let (app, _worker) = application("console_trust");
+    let console = serve(&app, &["--login"]);
+    let refused = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
+    assert!(refused.status == 401 && refused.body.contains("asks for no password"), "{}", refused.body);
+    assert!(refused.header("set-cookie").is_none());
+    ask_for_passwords(&app);
+    Browser::log_in(&console, "app");
+}
+
+#[test]
 fn each_role_sees_its_own_processes() {
     let (app, _worker) = application("console_roles");
     starts(&app, "app", &["mine"]);
     starts(&app, "other", &["theirs"]);
     let console = serve(&app, &["--login"]);
-    let refused = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
-    assert!(refused.status == 401 && refused.body.contains("asks for no password"), "{}", refused.body);
     ask_for_passwords(&app);
     let (mine, theirs) = (Browser::log_in(&console, "app"), Browser::log_in(&console, "other"));
     assert!(mine.get("/").body.contains(">mine<") && !mine.get("/").body.contains(">theirs<"));

@@ -1,15 +1,15 @@
-//! `xdb metrics`, with a function in the place of `xdb.openmetrics()` that does what the test says.
+//! `xdb metrics`, with `xdb.openmetrics()`, and with a function in its place that does what the test says.
 
 mod common;
 
 use common::{Serving, program};
 use xdb_cluster_tests::prelude::*;
 
-/// Replaces the function, which any version of the extension may have.
+/// Replaces the function.
 fn exposes(db: &mut Db, query: &str) {
     db.run(&format!(
-        "CREATE OR REPLACE FUNCTION xdb.openmetrics() RETURNS text LANGUAGE sql AS $$ {query} $$;
-         GRANT EXECUTE ON FUNCTION xdb.openmetrics() TO app"
+        "CREATE OR REPLACE FUNCTION xdb.openmetrics(classic boolean DEFAULT false) RETURNS text LANGUAGE sql AS $$ {query} $$;
+         GRANT EXECUTE ON FUNCTION xdb.openmetrics TO app"
     ));
 }
 
@@ -26,8 +26,13 @@ const FAILED: &str = "# TYPE xdb_scrape_error gauge\n\
 fn metrics_are_served_and_a_failed_scrape_is_no_error_of_http() {
     let app = App::alone("metrics", ClusterOptions::default());
     let mut db = app.superuser();
-    exposes(&mut db, "SELECT E'# TYPE xdb_calls gauge\\nxdb_calls 7\\n# EOF\\n'");
     let metrics = serve(&app);
+    assert_eq!(metrics.get("/metrics").body, FAILED, "the role may not read the figures");
+    db.run("GRANT pg_monitor TO app");
+    let body = metrics.get("/metrics").body;
+    assert!(body.contains("\nxdb_engine_info{") && body.ends_with("\nxdb_scrape_error 0\n# EOF\n"), "{body}");
+
+    exposes(&mut db, "SELECT E'# TYPE xdb_calls gauge\\nxdb_calls 7\\n# EOF\\n'");
     let answer = metrics.get("/metrics");
     assert_eq!(
         (answer.status, answer.header("content-type")),

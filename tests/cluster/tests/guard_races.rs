@@ -36,7 +36,7 @@ impl Event {
     }
 }
 
-/// `Ship` is guarded by `Recall`, which waits for a message, and by `Late`, which waits for so many seconds. Each of the three
+/// `Ship` is guarded by `Recall`, which waits for a message, and by `Late`, which waits for `patience` seconds. Each of the three
 /// goes to `Rest` with its own name. `Rest` waits for a message and completes the process with that name. `Cancelled`
 /// guards the process and completes it. `Nap` waits for a message that never comes.
 fn order(patience: u32) -> Definition {

@@ -152,7 +152,7 @@ pub fn definition() -> Value {
     })
 }
 
-/// Options of a start, of which some are valid for a child too, and some for nobody.
+/// Options of a start, of which some are valid for a child too, and some are never valid.
 pub fn start_options(random: &mut Random) -> Value {
     let mut options = json!({});
     if random.permille(300) {
