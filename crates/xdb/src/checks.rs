@@ -1,7 +1,7 @@
 //! What `xdb doctor` concludes from what it has read. Each function makes the lines of one check, without I/O.
 
 use crate::hosts::{self, HostPolicy};
-use crate::text::{quoted, visible};
+use crate::text::{literal, quoted, visible};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
@@ -265,12 +265,12 @@ pub fn slots(slots: Slots, engine: Option<&EngineStatus>) -> Finding {
     let short = |text: &Option<String>| text.as_deref().is_some_and(|text| text.contains("max_worker_processes"));
     let engine_lacks = engine.is_some_and(|engine| short(&engine.reason) || short(&engine.runner_error));
     let Slots { most, used } = slots;
-    let fix = format!("raise max_worker_processes above {most}, and restart Postgres");
     match used {
-        _ if engine_lacks => Finding::bad(CHECK, format!("all {most} of max_worker_processes are in use"), fix),
-        Some(used) if used >= most => {
-            Finding::bad(CHECK, format!("all {most} of max_worker_processes are in use"), fix)
-        }
+        _ if engine_lacks || used.is_some_and(|used| used >= most) => Finding::bad(
+            CHECK,
+            format!("all {most} of max_worker_processes are in use"),
+            format!("raise max_worker_processes above {most}, and restart Postgres"),
+        ),
         Some(used) => Finding::good(CHECK, format!("{used} of max_worker_processes = {most} are in use")),
         None => Finding::unknown(
             CHECK,
@@ -367,14 +367,13 @@ fn not_allowed(url: &str, addresses: &[IpAddr], allowed: &str) -> Option<String>
 /// Roles that may use the schema and not start processes.
 pub fn roles(without_start: &[String], ownerless: Option<u64>) -> Vec<Finding> {
     const CHECK: &str = "roles";
-    let grant = |role: &String| format!("SELECT xdb.grant_usage('{}')", role.replace('\'', "''"));
     let mut found: Vec<_> = without_start
         .iter()
         .map(|role| {
             Finding::bad(
                 CHECK,
                 format!("the role {} may use the schema xdb, and may not start processes", quoted(role)),
-                grant(role),
+                format!("SELECT xdb.grant_usage({})", literal(role)),
             )
         })
         .collect();

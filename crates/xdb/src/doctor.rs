@@ -91,7 +91,7 @@ pub async fn examine(session: &ServerSession) -> Result<Vec<Finding>, Trouble> {
     findings.push(checks::versions(&versions));
     if schema.is_some() && !may_use {
         let role = role.unwrap_or_default();
-        let fix = format!("SELECT xdb.grant_usage('{}'), as a superuser", role.replace('\'', "''"));
+        let fix = format!("SELECT xdb.grant_usage({}), as a superuser", crate::text::literal(&role));
         findings.push(Finding::bad(
             "roles",
             format!("this role, {}, may not use XDB", crate::text::quoted(&role)),

@@ -6,15 +6,16 @@ use crate::text::{plain, quoted};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// The document of the process, with what the sentences need besides, and the present moment of processes.
+/// The documents of processes, each with what the sentences need besides, and the present moment of processes.
 const READ: &str = "SELECT (d.document || jsonb_build_object( \
         'typeMissing', NOT EXISTS (SELECT FROM xdb.process_types t WHERE t.process_type = d.document ->> 'processType'), \
-        'threads', (SELECT COALESCE(jsonb_agg(e.thread || CASE WHEN w.name IS NULL THEN '{}' ELSE '{\"pulls\": true}' END::jsonb ORDER BY e.n), '[]') \
-            FROM jsonb_array_elements(d.document -> 'threads') WITH ORDINALITY AS e (thread, n) \
-            LEFT JOIN xdb.workers w ON w.name = e.thread ->> 'worker' AND w.url IS NULL AND w.registered_at IS NOT NULL)))::text, \
+        'threads', (SELECT COALESCE(jsonb_agg(e.thread || CASE WHEN e.thread ->> 'worker' = ANY (w.pulling) THEN '{\"pulls\": true}' ELSE '{}' END::jsonb ORDER BY e.n), '[]') \
+            FROM jsonb_array_elements(d.document -> 'threads') WITH ORDINALITY AS e (thread, n))))::text, \
         to_char((clock_timestamp() + COALESCE(NULLIF(current_setting('xdb.now', true), ''), '0')::interval) AT TIME ZONE 'UTC', \
             'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') \
-    FROM (SELECT xdb.describe_process($1, $2::uuid) AS document) AS d";
+    FROM jsonb_to_recordset($1::jsonb) AS p (process_id text, execution_id uuid) \
+        CROSS JOIN LATERAL (SELECT xdb.describe_process(p.process_id, p.execution_id) AS document) AS d \
+        CROSS JOIN (SELECT array_agg(name) AS pulling FROM xdb.workers WHERE url IS NULL AND registered_at IS NOT NULL) AS w";
 
 /// What the program says about the engine, if it does not run.
 const ENGINE: &str = "SELECT concat_ws(': ', state, reason) FROM xdb.status() WHERE state <> 'running'";
@@ -28,15 +29,28 @@ pub struct Shown {
     pub sentences: Vec<Explanation>,
 }
 
+/// Reads processes: pairs of a process id and an execution, or None for its latest one. Returns each document with the
+/// moment that it is of.
+pub async fn documents(
+    session: &ServerSession,
+    processes: &[(&str, Option<&str>)],
+) -> Result<Vec<(Value, Timestamp)>, Trouble> {
+    let named = processes.iter().map(|(id, execution)| json!({"process_id": id, "execution_id": execution}));
+    let named = Value::from_iter(named).to_string();
+    let unreadable = |problem: String| Trouble::new(format!("the answer of the server can't be read: {problem}"));
+    let read = |row: Vec<Option<String>>| {
+        let [Some(document), Some(now)] = &*row else { return Err(unreadable("it is empty".to_owned())) };
+        let document = serde_json::from_str(document).map_err(|error| unreadable(error.to_string()))?;
+        let now = now.parse().map_err(|error: jiff::Error| unreadable(error.to_string()))?;
+        Ok((document, now))
+    };
+    session.rows(READ, &[Some(&named)]).await?.into_iter().map(read).collect()
+}
+
 /// Reads a process. The error of a process that does not exist has the code `XD001`.
 pub async fn read(session: &ServerSession, process_id: &str, execution: Option<&str>) -> Result<Shown, Trouble> {
-    let rows = session.rows(READ, &[Some(process_id), execution]).await?;
-    let [Some(document), Some(now)] = rows.first().map_or(&[][..], Vec::as_slice) else {
-        return Err(Trouble::new("xdb.describe_process() gave nothing"));
-    };
-    let unreadable = |problem: String| Trouble::new(format!("the answer of the server can't be read: {problem}"));
-    let process: Value = serde_json::from_str(document).map_err(|error| unreadable(error.to_string()))?;
-    let now: Timestamp = now.parse().map_err(|error: jiff::Error| unreadable(error.to_string()))?;
+    let found = documents(session, &[(process_id, execution)]).await?.pop();
+    let (process, now) = found.ok_or_else(|| Trouble::new("xdb.describe_process() gave nothing"))?;
     let engine = session.value(ENGINE, &[]).await?;
     let sentences = explain(&process, now);
     Ok(Shown { process, engine, now, sentences })

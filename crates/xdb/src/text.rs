@@ -1,4 +1,4 @@
-//! Values in sentences for a person: names and texts of applications, durations, moments.
+//! Values in sentences for a person, and in statements: names and texts of applications, durations, moments.
 
 use jiff::Timestamp;
 use std::fmt::Write;
@@ -33,6 +33,11 @@ pub fn plain(text: &str) -> String {
 /// Like [`plain`], in quotation marks.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", plain(text))
+}
+
+/// A text as Postgres reads it under `standard_conforming_strings`, which each session sets.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// A list as in a sentence: `a, b and c`.

@@ -3,6 +3,7 @@
 use super::layout::{self, process_link};
 use super::{Console, FormFields, PageRequest, connected, field};
 use crate::connection::Trouble;
+use crate::text::literal;
 use axum::extract::{Form, State};
 use axum::http::HeaderMap;
 use axum::response::{Html, IntoResponse, Response};
@@ -88,12 +89,7 @@ pub async fn act(State(console): State<Arc<Console>>, headers: HeaderMap, Form(f
                 crate::text::plain(field(&form, "action").unwrap_or_default()),
                 crate::text::quoted(id)
             );
-            async {
-                let connection = connected(&console, &visit).await?;
-                let session = connection.as_ref().ok_or_else(|| Trouble::new("not connected"))?;
-                session.run(sql).await
-            }
-            .await
+            async { connected(&console, &visit).await?.run(sql).await }.await
         }
         Err(problem) => Err(Trouble::new(problem.clone())),
     };
@@ -135,11 +131,6 @@ fn statement(form: &FormFields) -> Result<String, String> {
         "stop" => format!("SELECT xdb.stop_process({id}, reason => {}, execution_id => {execution})", of("reason")),
         other => return Err(format!("there is no action \"{other}\"")),
     })
-}
-
-/// A text as Postgres reads it under `standard_conforming_strings`, which each session sets.
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 #[cfg(test)]

@@ -87,6 +87,13 @@ pub fn table(columns: &[&str], rows: &[TextRow], cell: impl Fn(usize, &TextRow) 
     }
 }
 
+/// Cuts rows to the most that a page shows. Returns whether there are more.
+pub fn shown(rows: &mut Vec<TextRow>, most: usize) -> bool {
+    let more = rows.len() > most;
+    rows.truncate(most);
+    more
+}
+
 /// The text of a column.
 pub fn text(row: &TextRow, column: usize) -> &str {
     row.get(column).and_then(Option::as_deref).unwrap_or_default()

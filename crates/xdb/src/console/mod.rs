@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
-use tokio::sync::MutexGuard;
+use tokio::sync::{MappedMutexGuard, MutexGuard};
 use visits::{Visit, Visits};
 use zeroize::Zeroizing;
 
@@ -225,10 +225,9 @@ async fn page_of<P: Page>(
         return log_in_page(&console, None);
     };
     let read = async {
-        let connection = connected(&console, &visit).await?;
-        let session = connection.as_ref().ok_or_else(|| Trouble::new("not connected"))?;
-        let body = P::body(&PageRequest { console: &console, session, fields: &fields }).await?;
-        Ok((body, layout::engine(session).await))
+        let session = connected(&console, &visit).await?;
+        let body = P::body(&PageRequest { console: &console, session: &session, fields: &fields }).await?;
+        Ok((body, layout::engine(&session).await))
     };
     match read.await {
         Ok((body, engine)) => Html(layout::page(P::TITLE, &visit, Some(engine), body).into_string()).into_response(),
@@ -240,7 +239,7 @@ async fn page_of<P: Page>(
 pub async fn connected<'v>(
     console: &Console,
     visit: &'v Visit,
-) -> Result<MutexGuard<'v, Option<ServerSession>>, Trouble> {
+) -> Result<MappedMutexGuard<'v, ServerSession>, Trouble> {
     let mut connection = visit.connection.lock().await;
     if connection.as_ref().is_none_or(ServerSession::is_lost) {
         *connection = None;
@@ -249,7 +248,7 @@ pub async fn connected<'v>(
             opened.map_err(|trouble| Trouble { message: format!("not connected: {}", trouble.message), ..trouble })?,
         );
     }
-    Ok(connection)
+    MutexGuard::try_map(connection, Option::as_mut).map_err(|_| Trouble::new("not connected"))
 }
 
 fn trouble_page(visit: &Visit, trouble: &Trouble) -> Response {

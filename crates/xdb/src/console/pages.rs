@@ -1,9 +1,11 @@
 //! The pages of the console, except that of one process. No page counts rows or skips rows: each begins at a key.
 
-use super::layout::{TextRow, encoded, process_link, table, text, value};
+use super::layout::{TextRow, encoded, process_link, shown, table, text, value};
 use super::{Page, PageRequest, field};
 use crate::connection::Trouble;
 use crate::sentence::explain;
+use crate::show::documents;
+use jiff::Timestamp;
 use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -18,11 +20,6 @@ const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p
     WHERE ($1 IS NULL OR p.process_id = $1) AND ($2 IS NULL OR p.process_type = $2) AND ($3 IS NULL OR p.status = $3) \
         AND ($4 IS NULL OR p.owner = $4) AND ($5 IS NULL OR p.execution_id < $5::uuid) \
     ORDER BY p.execution_id DESC LIMIT 51";
-
-const DESCRIBE: &str = "SELECT e.id, xdb.describe_process(e.process_id, e.id::uuid)::text, \
-        to_char((clock_timestamp() + COALESCE(NULLIF(current_setting('xdb.now', true), ''), '0')::interval) AT TIME ZONE 'UTC', \
-            'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') \
-    FROM jsonb_to_recordset($1::jsonb) AS e (id text, process_id text)";
 
 const STATUSES: [&str; 5] = ["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMINATED"];
 
@@ -64,13 +61,6 @@ const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'wai
         to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
     FROM xdb.locks WHERE $1 IS NULL OR name = $1 ORDER BY name, granted DESC, place LIMIT 51";
 
-/// The note below a list, and whether there are more rows than are shown.
-fn shown(rows: &mut Vec<TextRow>) -> bool {
-    let more = rows.len() > ROWS;
-    rows.truncate(ROWS);
-    more
-}
-
 fn more_note(more: bool, rows: &[TextRow]) -> Markup {
     html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }
 }
@@ -89,7 +79,7 @@ impl Page for ListPage {
         let of = |name: &str| field(asked.fields, name);
         let params = [of("id"), of("type"), of("status"), of("owner"), of("before")];
         let mut rows = asked.session.rows(LIST, &params).await?;
-        let more = shown(&mut rows);
+        let more = shown(&mut rows, ROWS);
         let does = what_they_do(asked, &rows).await;
         let cell = |column: usize, row: &TextRow| match column {
             0 => process_link(text(row, 0), text(row, 1)),
@@ -133,17 +123,16 @@ impl Page for ListPage {
 /// none.
 async fn what_they_do(asked: &PageRequest<'_>, rows: &[TextRow]) -> HashMap<String, String> {
     let running = rows.iter().filter(|row| text(row, 4) == "RUNNING");
-    let ids: Vec<_> = running.map(|row| serde_json::json!({"id": text(row, 1), "process_id": text(row, 0)})).collect();
-    let ids = Value::from(ids).to_string();
-    let described = asked.session.rows(DESCRIBE, &[Some(&ids)]).await.unwrap_or_default();
-    let sentence = |row: TextRow| {
-        let (id, document, now) = (text(&row, 0).to_owned(), text(&row, 1), text(&row, 2));
-        let mut all = explain(&serde_json::from_str(document).ok()?, now.parse().ok()?).into_iter();
+    let ids: Vec<_> = running.map(|row| (text(row, 0), Some(text(row, 1)))).collect();
+    let described = documents(asked.session, &ids).await.unwrap_or_default();
+    let sentence = |(document, now): (Value, Timestamp)| {
+        let mut all = explain(&document, now).into_iter();
         let first = all.next()?;
         let step = first.step.map_or_else(String::new, |step| format!("{}: ", crate::text::plain(&step)));
         let threads = all.filter(|other| other.step.is_some()).count();
         let others = if threads > 0 { format!(" ({threads} more threads)") } else { String::new() };
-        Some((id, format!("{step}{}{others}", first.sentence)))
+        let execution = document["processExecutionId"].as_str()?.to_owned();
+        Some((execution, format!("{step}{}{others}", first.sentence)))
     };
     described.into_iter().filter_map(sentence).collect()
 }
@@ -155,18 +144,14 @@ impl Page for FailingPage {
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
         let mut incidents = asked.session.rows(INCIDENTS, &[]).await?;
-        let more_incidents = shown(&mut incidents);
+        let more_incidents = shown(&mut incidents, ROWS);
         let mut failures = asked.session.rows(FAILURES, &[]).await?;
-        let more = shown(&mut failures);
+        let more = shown(&mut failures, ROWS);
         let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for row in &failures {
             *groups.entry((text(row, 2), text(row, 4))).or_default() += 1;
         }
-        let incident = |column: usize, row: &TextRow| match column {
-            0 => process_link(text(row, 0), text(row, 1)),
-            _ => plain(row, column + 1),
-        };
-        let failure = |column: usize, row: &TextRow| match column {
+        let cell = |column: usize, row: &TextRow| match column {
             0 => process_link(text(row, 0), text(row, 1)),
             _ => plain(row, column + 1),
         };
@@ -174,7 +159,7 @@ impl Page for FailingPage {
             div data-refresh {
                 h2 { "Incidents" }
                 p { "The retries of these steps are spent. The engine makes no attempt before xdb.retry_now()." }
-                (table(&["Process", "Step", "Error", "Detail", "Attempts", "Raised (UTC)"], &incidents, incident))
+                (table(&["Process", "Step", "Error", "Detail", "Attempts", "Raised (UTC)"], &incidents, cell))
                 (more_note(more_incidents, &incidents))
                 h2 { "Calls that failed last" }
                 @if !groups.is_empty() {
@@ -182,7 +167,7 @@ impl Page for FailingPage {
                         li { (crate::text::visible(process_type)) ", " (crate::text::visible(error)) ": " (count) }
                     } }
                 }
-                (table(&["Process", "Type", "Step", "Error", "HTTP", "Detail", "Attempt", "Failed (UTC)", "Next attempt (UTC)"], &failures, failure))
+                (table(&["Process", "Type", "Step", "Error", "HTTP", "Detail", "Attempt", "Failed (UTC)", "Next attempt (UTC)"], &failures, cell))
                 (more_note(more, &failures))
             }
         })
@@ -233,7 +218,7 @@ impl Page for QueuesPage {
             (None, Some(queue)) => asked.session.rows(GLOBAL_QUEUE, &[Some(queue)]).await?,
             (None, None) => Vec::new(),
         };
-        let more = shown(&mut rows);
+        let more = shown(&mut rows, ROWS);
         let cell = |column: usize, row: &TextRow| match column {
             3 => value(text(row, 3), asked.console.options.hide_payloads),
             _ => plain(row, column),
@@ -262,7 +247,7 @@ impl Page for SchedulesPage {
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
         let mut rows = asked.session.rows(SCHEDULES, &[]).await?;
-        let more = shown(&mut rows);
+        let more = shown(&mut rows, ROWS);
         let cell = |column: usize, row: &TextRow| match column {
             0 => process_link(text(row, 0), text(row, 1)),
             4 => value(text(row, 5), asked.console.options.hide_payloads),
@@ -285,7 +270,7 @@ impl Page for LocksPage {
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
         let name = field(asked.fields, "name");
         let mut rows = asked.session.rows(LOCKS, &[name]).await?;
-        let more = shown(&mut rows);
+        let more = shown(&mut rows, ROWS);
         let cell = |column: usize, row: &TextRow| match column {
             3 => process_link(text(row, 3), text(row, 4)),
             0..=2 => plain(row, column),

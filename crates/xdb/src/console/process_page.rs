@@ -1,6 +1,6 @@
 //! The page of one process: the sentences, actions, its timeline, steps and attributes.
 
-use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, table, text, value};
+use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, shown, table, text, value};
 use super::{Page, PageRequest, actions, field};
 use crate::connection::Trouble;
 use crate::sentence::{Why, last_failure};
@@ -106,8 +106,7 @@ async fn timeline(asked: &PageRequest<'_>, id: &str, execution: &str) -> Result<
     let kinds = KINDS.iter().find(|(name, _)| chosen == Some(*name)).map(|(_, types)| *types);
     let before = field(asked.fields, "before").filter(|before| before.parse::<i64>().is_ok());
     let mut rows = asked.session.rows(TIMELINE, &[Some(id), Some(execution), before, kinds]).await?;
-    let more = rows.len() > EVENTS;
-    rows.truncate(EVENTS);
+    let more = shown(&mut rows, EVENTS);
     let address = format!("process?id={}&execution={}", encoded(id), encoded(execution));
     let kept = chosen.map_or_else(String::new, |chosen| format!("&events={}", encoded(chosen)));
     let older = rows.last().filter(|_| more).map(|last| format!("{address}{kept}&before={}", text(last, 0)));
