@@ -16,6 +16,7 @@ use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::identity::{is_engine, with_pinned_path};
 use crate::pg::param::value;
+use crate::pg::shmem::counters::{Count, OfMessages};
 use crate::pg::spi::{self, Spi};
 use crate::pg::subxact::now_in_table;
 use crate::pg::wake;
@@ -155,7 +156,9 @@ impl Family {
     pub fn follow(&self, spi: &Spi, now: Timestamp) -> Result<Vec<pg_sys::Oid>> {
         if !self.reporting.is_empty() {
             let most = i32::try_from(guc::max_payload_bytes()).unwrap_or(i32::MAX);
-            if inform(spi, &self.reporting, most, now)? > 0 {
+            let informed = inform(spi, &self.reporting, most, now)?;
+            if informed > 0 {
+                wake::count_at_commit(Count::Messages(OfMessages::PublishedLocal), informed);
                 wake::call_scheduler_at_commit();
             }
         }

@@ -99,6 +99,27 @@ fn only_what_commits_is_counted() {
 }
 
 #[test]
+fn the_message_about_a_child_is_counted_as_others_are() {
+    let app = App::new("metrics_children");
+    let child = json!([{"processType": "child", "onClose": "ended"}]);
+    let _worker = app.worker(move |call: &Call| match (call.api, call.target()) {
+        (_, "Begin") => next("Join", json!(null)).starting(child.clone()),
+        (Api::WaitUntil, _) => any_of(&[local_queue("all", "ended", 1)]),
+        _ => force_complete(json!(null)),
+    });
+    app.register("child", &one_step());
+    let parent = Definition::starting_with("Begin").step("Begin").waiting_step("Join");
+    app.register("parent", &parent.with("localQueues", json!(["ended"])));
+    let (mut db, mut boss) = (app.db(), app.session("boss"));
+    db.start("p", "parent").go();
+    db.completes("p");
+    for name in ["xdb_messages_published_total", "xdb_messages_taken_total"] {
+        wait_for(&mut boss, name, json!({"scope": "local"}), 1);
+    }
+    app.done(&[]);
+}
+
+#[test]
 fn each_call_is_counted_once_by_its_outcome() {
     let app = App::new("metrics_outcomes");
     app.db().run("ALTER TABLE counters ADD CHECK (n < 10)");
