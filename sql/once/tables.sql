@@ -395,11 +395,13 @@ CREATE TABLE xdb.process_lock (
     due_at timestamptz NOT NULL,
     granted_at timestamptz,
     judge_at timestamptz,
+    owner oid NOT NULL,
     PRIMARY KEY (execution_id, name)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         vacuum_truncate = off);
 CREATE INDEX process_lock_in_order ON xdb.process_lock (name, status, mode, due_at, execution_id);
 CREATE INDEX process_lock_to_judge ON xdb.process_lock (judge_at) WHERE judge_at IS NOT NULL;
+CREATE INDEX process_lock_to_judge_of_owner ON xdb.process_lock (owner, judge_at);
 COMMENT ON TABLE xdb.process_lock IS 'Locks that processes wait for or have. A process gets all of its locks at once. Only the scheduler grants.';
 COMMENT ON COLUMN xdb.process_lock.execution_id IS 'Process execution that asks for the lock.';
 COMMENT ON COLUMN xdb.process_lock.name IS 'Name of the lock.';
@@ -408,6 +410,7 @@ COMMENT ON COLUMN xdb.process_lock.status IS 'WAITING; GRANTED; RELEASED: the pr
 COMMENT ON COLUMN xdb.process_lock.due_at IS 'When the first step of the process is due. Requests for a lock are granted in this order.';
 COMMENT ON COLUMN xdb.process_lock.granted_at IS 'When the process got the lock; null while it waits.';
 COMMENT ON COLUMN xdb.process_lock.judge_at IS 'When the scheduler has to look at the row; null = other rows decide about it.';
+COMMENT ON COLUMN xdb.process_lock.owner IS 'Owner of the process. In the index, the locks of each owner have a range of their own.';
 SELECT pg_catalog.pg_extension_config_dump('xdb.process_lock', '');
 
 CREATE TABLE xdb.local_attribute (

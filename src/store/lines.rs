@@ -38,7 +38,7 @@ fn levels(lane: &str) -> String {
 
 /// The first rows of all lines in a table with one line per owner, by this column: a relation `first (owner, at)` in
 /// the same way.
-fn first(table: &str, at: &str) -> String {
+pub(super) fn first(table: &str, at: &str) -> String {
     format!(
         "first (owner, at) AS ( \
             (SELECT t.owner, t.{at} FROM xdb.{table} t ORDER BY t.owner, t.{at} LIMIT 1) \

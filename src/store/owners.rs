@@ -45,6 +45,7 @@ statements! {
     TASKS_INTO_LINES = into_lines("task");
     TIMERS_INTO_LINES = into_lines("timer");
     INBOX_INTO_LINES = into_lines("inbox");
+    LOCKS_INTO_LINES = into_lines("process_lock");
 }
 
 /// What to move.
@@ -72,9 +73,9 @@ pub fn reassign(spi: &Spi, moves: &Moves<'_>) -> Result<i64> {
     Ok(running)
 }
 
-/// Moves tasks, timers and messages to the lines of their processes' new owners.
+/// Moves tasks, timers, messages and locks to the lines of their processes' new owners.
 pub(super) fn put_into_lines(spi: &Spi) -> Result<()> {
-    for into_lines in [&TASKS_INTO_LINES, &TIMERS_INTO_LINES, &INBOX_INTO_LINES] {
+    for into_lines in [&TASKS_INTO_LINES, &TIMERS_INTO_LINES, &INBOX_INTO_LINES, &LOCKS_INTO_LINES] {
         spi.run(into_lines, &[])?;
     }
     Ok(())

@@ -13,6 +13,7 @@
 
 use super::claim::NO_LEASE;
 use super::lanes::{PARKED_LANE, own_place};
+use super::lines::first;
 use super::loaded::Loaded;
 use super::registry::{NO_WORKER, WorkerId};
 use super::table::{batch, insert, record, run, statements, table};
@@ -22,6 +23,7 @@ use crate::pg::identity::is_engine;
 use crate::pg::param::{array, value};
 use crate::pg::spi::{Row, Spi};
 use crate::pg::wake::{self, NewCall};
+use pgrx::pg_sys;
 use std::collections::{BTreeMap, BTreeSet};
 use xdb_engine::{Execution, ExecutionId, LockMode, ProcessLocks, StateSeq, Timestamp};
 use xdb_sched::process_locks::{NamedLock, Place};
@@ -30,7 +32,11 @@ table! {
     /// A lock that a process asks for or has.
     pub struct ProcessLock<'a> in "process_lock" {
         key { execution_id: ExecutionId, name: &'a str }
-        compared { mode: LockMode }
+        compared {
+            mode: LockMode,
+            /// The process's owner, so that the locks of each owner have their own line in the index.
+            owner: pg_sys::Oid,
+        }
         other {
             /// WAITING, GRANTED or RELEASED.
             status: &'a str,
@@ -53,6 +59,8 @@ record! {
         /// The request has moved to another place in the order.
         has_moved: bool,
         is_due: bool,
+        /// This turn reads no more rows of this owner. There may be more.
+        may_have_more: bool,
     }
 
     /// A lock of a request that may be granted.
@@ -65,7 +73,7 @@ record! {
     struct Resumed { execution_id: ExecutionId, seq: StateSeq, worker_id: WorkerId, shard: i16, is_due: bool }
 
     /// A lock that a process waits for, and a process that has it.
-    pub struct Missing { name: String, holder: Option<String>, owner: Option<pgrx::pg_sys::Oid> }
+    pub struct Missing { name: String, holder: Option<String>, owner: Option<pg_sys::Oid> }
 }
 
 /// The execution `e` waits for its locks.
@@ -74,7 +82,7 @@ pub(super) fn waits(e: &str) -> String {
 }
 
 /// The first request for the lock `v.name` in this mode that is due, or the first one of these that can be locked.
-fn first(mode: LockMode, lock: &str) -> String {
+fn first_of(mode: LockMode, lock: &str) -> String {
     format!(
         "(SELECT l.due_at, l.execution_id FROM xdb.process_lock l \
             WHERE l.name = v.name AND l.status = 'WAITING' AND l.mode = '{mode}' AND l.due_at <= $2 \
@@ -95,14 +103,18 @@ statements! {
     LOCK = "SELECT l.execution_id FROM xdb.process_lock l WHERE l.execution_id = ANY ($1) AND l.status = 'WAITING' \
             ORDER BY l.execution_id, l.name FOR UPDATE"
         => fn lock(ids: &[ExecutionId]) -> BTreeSet<ExecutionId>;
-    NOTES = format!("WITH noted AS MATERIALIZED (SELECT l.* FROM xdb.process_lock l WHERE l.judge_at <= $1 \
-            ORDER BY l.judge_at LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED), \
+    /// Rows to look at, in equal shares of the owners.
+    NOTES = format!("WITH RECURSIVE {}, due AS MATERIALIZED (SELECT f.owner FROM first f WHERE f.at <= $1), \
+        noted AS MATERIALIZED (SELECT l.* FROM due CROSS JOIN LATERAL ( \
+            SELECT l.* FROM xdb.process_lock l WHERE l.owner = due.owner AND l.judge_at <= $1 \
+            ORDER BY l.judge_at LIMIT {SHARE} FOR UPDATE SKIP LOCKED) AS l), \
         gone AS (DELETE FROM xdb.process_lock l USING noted n \
             WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status = 'RELEASED'), \
         seen AS (UPDATE xdb.process_lock l SET judge_at = CASE WHEN n.due_at > $1 THEN n.due_at END FROM noted n \
             WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status <> 'RELEASED') \
         SELECT n.execution_id, n.name, n.mode, n.status = 'RELEASED' AS is_released, n.judge_at < n.due_at AS has_moved, \
-            n.due_at <= $1 AS is_due FROM noted n") => pub fn notes(now: Timestamp) -> Vec<Noted>;
+            n.due_at <= $1 AS is_due, count(*) OVER (PARTITION BY n.owner) = {SHARE} AS may_have_more FROM noted n",
+        first("process_lock", "judge_at")) => pub fn notes(now: Timestamp) -> Vec<Noted>;
     /// Notes requests that are not due any more, because the clock was set back or is that of another server.
     NOTE_AGAIN = "UPDATE xdb.process_lock SET judge_at = due_at \
             WHERE name = ANY ($1) AND status = 'WAITING' AND judge_at IS NULL AND due_at > $2"
@@ -118,8 +130,8 @@ statements! {
             (x.execution_id, s.execution_id) IS DISTINCT FROM (fx.execution_id, fs.execution_id) \
         FROM unnest($1::text[]) AS v (name) LEFT JOIN LATERAL {} AS fx ON true LEFT JOIN LATERAL {} AS fs ON true \
             LEFT JOIN LATERAL {} AS x ON true LEFT JOIN LATERAL {} AS s ON true",
-        first(LockMode::Exclusive, ""), first(LockMode::Share, ""),
-        first(LockMode::Exclusive, SKIP), first(LockMode::Share, SKIP));
+        first_of(LockMode::Exclusive, ""), first_of(LockMode::Share, ""),
+        first_of(LockMode::Exclusive, SKIP), first_of(LockMode::Share, SKIP));
     SHARED = format!("SELECT v.name, l.due_at, l.execution_id FROM {} CROSS JOIN LATERAL ( \
             SELECT l.due_at, l.execution_id FROM xdb.process_lock l \
             WHERE l.name = v.name AND l.status = 'WAITING' AND l.mode = '{}' \
@@ -153,21 +165,25 @@ const SKIP: &str = " FOR UPDATE SKIP LOCKED";
 /// The most rows that one statement reads for a turn.
 const AT_ONCE: usize = 1000;
 
+/// How many rows of each owner a turn looks at.
+const SHARE: &str = "(SELECT greatest(1000 / count(*), 1) FROM due)";
+
 /// The place before all others.
 pub const FIRST: Place = (Timestamp::EARLIEST, ExecutionId([0; 16]));
 
-/// Whether as many rows were noted as one turn reads, so that there may be more.
-pub fn may_have_more(rows: usize) -> bool {
-    rows >= AT_ONCE
+/// Whether as many names were read as one turn reads, so that there may be more.
+pub fn may_have_more(names: usize) -> bool {
+    names >= AT_ONCE
 }
 
 /// The requests of an execution that starts.
-pub(in crate::store) fn requests(execution: &Execution) -> impl Iterator<Item = ProcessLock<'_>> {
+pub(in crate::store) fn requests(execution: &Execution, owner: pg_sys::Oid) -> impl Iterator<Item = ProcessLock<'_>> {
     let due_at = execution.first_is_due().unwrap_or(execution.started_at);
     execution.locks.iter().map(move |(name, mode)| ProcessLock {
         execution_id: execution.id,
         name,
         mode: *mode,
+        owner,
         status: "WAITING",
         due_at,
         granted_at: None,

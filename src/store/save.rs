@@ -251,7 +251,7 @@ impl<'a> BatchChanges<'a> {
         }
         let is_waiting = !execution.locks.is_empty() && (!before.exists() || calls.waiting.contains(&id));
         if !before.exists() {
-            self.rows.locks_new.extend(process_lock::requests(execution));
+            self.rows.locks_new.extend(process_lock::requests(execution, meta.owner));
         }
         for (old, state) in loaded.changed_states() {
             let states = if old.is_none() { &mut self.rows.states_new } else { &mut self.rows.states_changed };

@@ -11,7 +11,7 @@
 //!
 //! Only a few rows decide about a request, so a grant takes the same time however many processes wait.
 //!
-//! Limitations: a turn looks at 1,000 noted rows, and at 1,000 requests that share freed locks.
+//! Limitations: a turn looks at about 1,000 noted rows, in equal shares of the owners, and at 1,000 requests that share freed locks.
 
 use super::next::{Next, Why};
 use super::role::Role;
@@ -145,7 +145,7 @@ fn collect(
     }
     if noted {
         let notes = process_lock::notes(turn.spi, now)?;
-        granted.next.now_if(process_lock::may_have_more(notes.len()), Why::Locks);
+        granted.next.now_if(notes.iter().any(|note| note.may_have_more), Why::Locks);
         granted.wrote |= !notes.is_empty();
         if notes.iter().any(|note| note.is_released) {
             crash::point("turn-release");

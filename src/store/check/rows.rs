@@ -130,7 +130,7 @@ pub fn expected(
         messages(execution, shard, received_at.as_ref()),
         message_keys(execution, arrived, *more_message_ids),
         all(&ATTRIBUTES, &attributes(execution)),
-        locks(execution),
+        locks(execution, owner),
         all(&GLOBAL_WAITERS, &states().flat_map(|state| global_waiters(id, state)).collect::<Vec<_>>()),
         global_messages(execution),
     ])
@@ -206,8 +206,8 @@ fn attributes(execution: &Execution) -> Vec<LocalAttribute<'_>> {
 }
 
 /// Of a closed execution, rows may be left until the scheduler deletes them.
-fn locks(execution: &Execution) -> Expected {
-    let found: Vec<_> = process_lock::requests(execution).filter(|_| execution.is_running()).collect();
+fn locks(execution: &Execution, owner: pg_sys::Oid) -> Expected {
+    let found: Vec<_> = process_lock::requests(execution, owner).filter(|_| execution.is_running()).collect();
     Expected { may_have_more: !execution.is_running(), ..all(&LOCKS, &found) }
 }
 

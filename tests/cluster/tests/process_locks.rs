@@ -526,11 +526,11 @@ fn check_process_finds_wrong_locks() {
             "process_lock {\"name\": \"name\"}: its status does not fit that of the process",
         ),
         (
-            "INSERT INTO xdb.process_lock SELECT execution_id, 'third', mode, status, due_at, granted_at FROM xdb.process_lock WHERE name = 'name'",
+            "INSERT INTO xdb.process_lock SELECT execution_id, 'third', mode, status, due_at, granted_at, NULL, owner FROM xdb.process_lock WHERE name = 'name'",
             "process_lock {\"name\": \"third\"}: unexpected row",
         ),
         (
-            "INSERT INTO xdb.process_lock SELECT gen_random_uuid(), name, mode, status, due_at, granted_at FROM xdb.process_lock",
+            "INSERT INTO xdb.process_lock SELECT gen_random_uuid(), name, mode, status, due_at, granted_at, NULL, owner FROM xdb.process_lock",
             "process_lock {\"name\": \"name\"}: another process holds the lock too",
         ),
         ("UPDATE xdb.process_execution SET locks = NULL", "process_execution: locks is null and should be"),
@@ -673,5 +673,30 @@ fn wrong_locks_are_refused() {
     let error = db.start("p", "sequential").options(json!({"locks": names[..32]})).refused(codes::OVER_QUOTA);
     assert_eq!(error.message, "the process has 33 locks, with those of its type; the limit is 32");
     assert_eq!(app.superuser().count("xdb.process_lock"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn requests_of_one_owner_do_not_delay_a_request_of_another() {
+    let (app, _worker) = application("lock_owners", ClusterOptions::default());
+    app.pause();
+    app.db().run(
+        "SELECT count(xdb.start_process('greedy-' || n, 'work', options => jsonb_build_object('locks', jsonb_build_array('l' || n))))
+         FROM generate_series(1, 1200) n",
+    );
+    let mut modest = app.session("other");
+    start(&mut modest, "modest", json!(["free"]));
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.resume_engine()");
+    wait_for_holders(&mut modest, "free", &["modest"]);
+    wait_until("all are granted", 60, || superuser.count("xdb.process_lock WHERE granted_at IS NOT NULL") == 1201);
+    let before = superuser
+        .count("xdb.process_lock WHERE granted_at <= (SELECT granted_at FROM xdb.process_lock WHERE name = 'free')");
+    // One turn looks at 1,000 requests, half of them for each owner.
+    assert!(before <= 501, "{before} requests were granted before it or with it");
+    superuser.run("SELECT xdb.reassign_owned('other', 'app')");
+    assert_eq!(superuser.all::<String>("SELECT problem FROM xdb.check_process('modest') AS c (problem)"), [""; 0]);
+    app.superuser().run("SELECT xdb.stop_process(array_agg(process_id)) FROM xdb.processes");
+    all_released(&app);
     app.done(&[]);
 }
