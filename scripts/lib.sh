@@ -160,6 +160,16 @@ pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
 # Whether cargo-pgrx was told about this major version: `cargo pgrx init`.
 pgrx_knows_major() { grep -qsE "^pg$(pg_major) *=" "${PGRX_HOME:-${HOME:-}/.pgrx}/config.toml"; }
 
+# crates COMMAND [ARGUMENT...]: cargo with all crates but the extension. What is built of them is always chosen from all of them:
+# dependencies have the features that the chosen crates ask for, and cargo builds them anew for each other choice.
+crates() { cargo "$1" -q --workspace --exclude xdb "${@:2}" </dev/null; }
+
+# program NAME: builds a program of the crates. `program` is its file.
+program() {
+    crates build --bin "$1"
+    program=${CARGO_TARGET_DIR:-$root/target}/debug/$1
+}
+
 # choose_build: `build_target` is cargo's directory for what is built for the server of PG_CONFIG, and `build_settings` the
 # environment of such a build.
 choose_build() {
@@ -240,7 +250,7 @@ hooked_postgres() {
     make_work_dir
     chmod a+rx "$work_dir"
     # In a directory of its own: cargo keeps one library of this name in each, and would build it anew after every other build.
-    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --features crash-points,pg_test
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --debug --features crash-points,pg_test
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     chmod -R a+rX "$work_dir/postgres"
@@ -314,7 +324,7 @@ planted() {
     mapfile -t files < <(plant_patches "$1")
     cd "$planted_tree" || exit
     git apply "${files[@]}"
-    CARGO_TARGET_DIR=$planted_target/build package_extension "stage-$1" --features crash-points
+    CARGO_TARGET_DIR=$planted_target/build package_extension "stage-$1" --debug --features crash-points
     git apply -R "${files[@]}"
     cd "$root" || exit
     cp -a "$stage/." "$work_dir/postgres/"

@@ -150,7 +150,7 @@ DEALLOCATE statement;
 
 -- xdb::store::check::rows::LOCKS
 PREPARE statement AS
-SELECT COALESCE(e.key, f.key)::text AS key, e.key IS NULL AS too_many, f.key IS NULL AS missing, d.name, d.expected::text AS expected, d.found::text AS found FROM (SELECT jsonb_build_object('name', v.name) AS key, jsonb_build_object('mode', v.mode) AS fields FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS name, unnest($3::text[]) AS mode, unnest($4::text[]) AS status, unnest($5::timestamptz[]) AS due_at, unnest($6::timestamptz[]) AS granted_at, unnest($7::timestamptz[]) AS judge_at) AS v) AS e FULL JOIN (SELECT jsonb_build_object('name', t.name) AS key, jsonb_build_object('mode', t.mode) AS fields FROM xdb.process_lock AS t WHERE t.execution_id = $8) AS f ON f.key = e.key LEFT JOIN LATERAL (SELECT n.name, e.fields -> n.name AS expected, f.fields -> n.name AS found FROM unnest($9::text[]) AS n (name) WHERE e.key IS NOT NULL AND f.key IS NOT NULL AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true WHERE e.key IS NULL OR f.key IS NULL OR d.name IS NOT NULL ORDER BY COALESCE(e.key, f.key), d.name;
+SELECT COALESCE(e.key, f.key)::text AS key, e.key IS NULL AS too_many, f.key IS NULL AS missing, d.name, d.expected::text AS expected, d.found::text AS found FROM (SELECT jsonb_build_object('name', v.name) AS key, jsonb_build_object('mode', v.mode, 'owner', v.owner) AS fields FROM (SELECT unnest($1::uuid[]) AS execution_id, unnest($2::text[]) AS name, unnest($3::text[]) AS mode, unnest($4::oid[]) AS owner, unnest($5::text[]) AS status, unnest($6::timestamptz[]) AS due_at, unnest($7::timestamptz[]) AS granted_at, unnest($8::timestamptz[]) AS judge_at) AS v) AS e FULL JOIN (SELECT jsonb_build_object('name', t.name) AS key, jsonb_build_object('mode', t.mode, 'owner', t.owner) AS fields FROM xdb.process_lock AS t WHERE t.execution_id = $9) AS f ON f.key = e.key LEFT JOIN LATERAL (SELECT n.name, e.fields -> n.name AS expected, f.fields -> n.name AS found FROM unnest($10::text[]) AS n (name) WHERE e.key IS NOT NULL AND f.key IS NOT NULL AND e.fields -> n.name IS DISTINCT FROM f.fields -> n.name) AS d ON true WHERE e.key IS NULL OR f.key IS NULL OR d.name IS NOT NULL ORDER BY COALESCE(e.key, f.key), d.name;
 DEALLOCATE statement;
 
 -- xdb::store::check::rows::MESSAGES
@@ -818,6 +818,11 @@ PREPARE statement AS
 UPDATE xdb.inbox t SET owner = p.owner FROM xdb.process_execution p WHERE p.execution_id = t.execution_id AND p.owner <> t.owner;
 DEALLOCATE statement;
 
+-- xdb::store::owners::LOCKS_INTO_LINES
+PREPARE statement AS
+UPDATE xdb.process_lock t SET owner = p.owner FROM xdb.process_execution p WHERE p.execution_id = t.execution_id AND p.owner <> t.owner;
+DEALLOCATE statement;
+
 -- xdb::store::owners::MESSAGES
 PREPARE statement AS
 UPDATE xdb.global_message t SET owner = $2, owner_name = $3 WHERE (t.owner = $1::oid OR $1::oid IS NULL AND NOT EXISTS ( SELECT FROM pg_catalog.pg_roles r WHERE r.oid = t.owner));
@@ -1030,7 +1035,7 @@ DEALLOCATE statement;
 
 -- xdb::store::process_lock::INSERT
 PREPARE statement AS
-INSERT INTO xdb.process_lock (execution_id, name, mode, status, due_at, granted_at, judge_at) SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::timestamptz[]), unnest($6::timestamptz[]), unnest($7::timestamptz[]);
+INSERT INTO xdb.process_lock (execution_id, name, mode, owner, status, due_at, granted_at, judge_at) SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[]), unnest($4::oid[]), unnest($5::text[]), unnest($6::timestamptz[]), unnest($7::timestamptz[]), unnest($8::timestamptz[]);
 DEALLOCATE statement;
 
 -- xdb::store::process_lock::LOCK
@@ -1050,7 +1055,7 @@ DEALLOCATE statement;
 
 -- xdb::store::process_lock::NOTES
 PREPARE statement AS
-WITH noted AS MATERIALIZED (SELECT l.* FROM xdb.process_lock l WHERE l.judge_at <= $1 ORDER BY l.judge_at LIMIT 1000 FOR UPDATE SKIP LOCKED), gone AS (DELETE FROM xdb.process_lock l USING noted n WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status = 'RELEASED'), seen AS (UPDATE xdb.process_lock l SET judge_at = CASE WHEN n.due_at > $1 THEN n.due_at END FROM noted n WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status <> 'RELEASED') SELECT n.execution_id, n.name, n.mode, n.status = 'RELEASED' AS is_released, n.judge_at < n.due_at AS has_moved, n.due_at <= $1 AS is_due FROM noted n;
+WITH RECURSIVE first (owner, at) AS ( (SELECT t.owner, t.judge_at FROM xdb.process_lock t ORDER BY t.owner, t.judge_at LIMIT 1) UNION ALL SELECT n.owner, n.judge_at FROM first f CROSS JOIN LATERAL ( SELECT t.owner, t.judge_at FROM xdb.process_lock t WHERE t.owner > f.owner ORDER BY t.owner, t.judge_at LIMIT 1) AS n), due AS MATERIALIZED (SELECT f.owner FROM first f WHERE f.at <= $1), noted AS MATERIALIZED (SELECT l.* FROM due CROSS JOIN LATERAL ( SELECT l.* FROM xdb.process_lock l WHERE l.owner = due.owner AND l.judge_at <= $1 ORDER BY l.judge_at LIMIT (SELECT greatest(1000 / count(*), 1) FROM due) FOR UPDATE SKIP LOCKED) AS l), gone AS (DELETE FROM xdb.process_lock l USING noted n WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status = 'RELEASED'), seen AS (UPDATE xdb.process_lock l SET judge_at = CASE WHEN n.due_at > $1 THEN n.due_at END FROM noted n WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status <> 'RELEASED') SELECT n.execution_id, n.name, n.mode, n.status = 'RELEASED' AS is_released, n.judge_at < n.due_at AS has_moved, n.due_at <= $1 AS is_due, count(*) OVER (PARTITION BY n.owner) = (SELECT greatest(1000 / count(*), 1) FROM due) AS may_have_more FROM noted n;
 DEALLOCATE statement;
 
 -- xdb::store::process_lock::NOTE_AGAIN
