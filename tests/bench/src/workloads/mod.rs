@@ -14,6 +14,7 @@ mod w17_children;
 mod w18_schedules;
 mod w19_locks;
 mod w1_chain;
+mod w20_scrape;
 mod w2_single;
 mod w3_latency;
 mod w4_waits;
@@ -55,6 +56,7 @@ pub const WORKLOADS: &[Workload] = &[
     w17_children::WORKLOAD,
     w18_schedules::WORKLOAD,
     w19_locks::WORKLOAD,
+    w20_scrape::WORKLOAD,
     growth::WORKLOAD,
     tenants::WORKLOAD,
 ];
