@@ -46,7 +46,10 @@ impl Trouble {
             self.message = format!("the database \"{database}\" does not have the extension xdb");
             self.hint = Some("Choose another database, or run CREATE EXTENSION xdb.".to_owned());
         } else if missing {
-            self.hint = Some("The extension is of another version than this program: see xdb doctor.".to_owned());
+            self.hint = Some(format!(
+                "The database \"{database}\" does not have the extension xdb, or has it in another version than this program: \
+                 see xdb doctor."
+            ));
         }
         self
     }

@@ -5,11 +5,13 @@
 //! look like a server that is down.
 
 use crate::connection::{ServerSession, Trouble, Use};
+use crate::console::guard;
 use crate::environment::Parameters;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ const END: &str = "# EOF\n";
 /// What the scrapes share.
 struct Scraper {
     parameters: Parameters,
+    /// Only this machine can ask.
+    is_loopback: bool,
     /// Held while a scrape is in flight.
     last: Mutex<Last>,
 }
@@ -46,13 +50,17 @@ pub async fn serve(
 ) -> Result<(), Trouble> {
     let listener = TcpListener::bind(listen).await.map_err(|error| Trouble::new(format!("{listen}: {error}")))?;
     announce(listener.local_addr().map_err(|error| Trouble::new(error.to_string()))?)?;
-    let scraper = Arc::new(Scraper { parameters, last: Mutex::default() });
+    let scraper = Arc::new(Scraper { parameters, is_loopback: listen.ip().is_loopback(), last: Mutex::default() });
     let router = Router::new().route("/metrics", get(answer)).with_state(scraper);
     axum::serve(listener, router).await.map_err(|error| Trouble::new(error.to_string()))
 }
 
-async fn answer(State(scraper): State<Arc<Scraper>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, CONTENT)], scraper.scrape().await)
+async fn answer(State(scraper): State<Arc<Scraper>>, headers: HeaderMap) -> Response {
+    // A page of another site that has its name resolved to this machine, in a browser of this machine, has another host.
+    if scraper.is_loopback && !guard::host(&headers).is_some_and(|host| guard::is_loopback(&host)) {
+        return (StatusCode::FORBIDDEN, "This host is not known: ask for localhost.\n").into_response();
+    }
+    ([(CONTENT_TYPE, CONTENT)], scraper.scrape().await).into_response()
 }
 
 impl Scraper {

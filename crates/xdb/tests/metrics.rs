@@ -43,6 +43,10 @@ fn metrics_are_served_and_a_failed_scrape_is_no_error_of_http() {
         FAILED.replace("error 1\n#", "error 0\n#").replacen("# TYPE", "# TYPE xdb_calls gauge\nxdb_calls 7\n# TYPE", 1)
     );
     assert_eq!(metrics.get("/other").status, 404);
+    for (host, status) in [("localhost:9433", 200), ("metrics.example", 403), ("127.0.0.1.example", 403)] {
+        let answer = metrics.send(&["GET /metrics HTTP/1.1", &format!("Host: {host}")], "");
+        assert_eq!(answer.status, status, "{host}: a name that leads here is no host of this machine");
+    }
 
     // It takes too long.
     exposes(&mut db, "SELECT pg_sleep(60)::text");

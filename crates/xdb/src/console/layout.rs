@@ -25,10 +25,9 @@ pub async fn engine(session: &ServerSession) -> String {
 /// A page for a visitor.
 pub fn page(title: &str, visit: &Visit, engine: Option<String>, body: Markup) -> Markup {
     let head = html! {
-        nav aria-label="Pages" { @for (address, name) in LINKS { a href=(address) { (name) } " " } }
-        p.status {
-            (visit.database) " · role " (visit.role)
-            @if let Some(engine) = engine { " · " (engine) }
+        nav aria-label="Pages" { @for (address, name) in LINKS { a href=(address) aria-current=[(title == name).then_some("page")] { (name) } " " } }
+        div.status {
+            p { (visit.database) " · role " (visit.role) @if let Some(engine) = engine { " · " (engine) } }
             form.inline method="post" action="logout" { button { "Log out" } }
         }
     };
@@ -48,11 +47,12 @@ fn document(title: &str, head: Markup, body: Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) " · xdb" }
+                link rel="icon" href="xdb.svg";
                 link rel="stylesheet" href="xdb.css";
                 script src="xdb.js" defer {}
             }
             body {
-                header { (head) }
+                header { (head) p.bad #trouble role="status" hidden {} }
                 main { h1 { (title) } (body) }
             }
         }

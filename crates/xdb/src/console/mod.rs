@@ -10,7 +10,9 @@ mod actions;
 pub mod guard;
 mod layout;
 mod pages;
+pub mod pictures;
 mod process_page;
+mod samples;
 pub mod visits;
 
 use crate::connection::{ServerSession, Trouble, Use};
@@ -63,6 +65,7 @@ pub struct Console {
     parameters: Parameters,
     hosts: Vec<String>,
     visits: Visits,
+    samples: samples::Samples,
     /// The name in the printed address. It works once.
     token: Mutex<Option<String>>,
 }
@@ -121,7 +124,8 @@ pub async fn serve(
     let address = listener.local_addr().map_err(|error| Trouble::new(error.to_string()))?;
     let own = [address.to_string(), format!("localhost:{}", address.port())];
     let hosts = own.into_iter().chain(options.hosts.iter().map(|host| host.to_ascii_lowercase())).collect();
-    let console = Console { options, parameters, hosts, visits: Visits::default(), token: Mutex::default() };
+    let (visits, samples, token) = (Visits::default(), samples::Samples::default(), Mutex::default());
+    let console = Console { options, parameters, hosts, visits, samples, token };
     let place = format!("http://{address}{}/", console.options.base_path);
     announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
     let router = router(Arc::new(console));
@@ -144,6 +148,7 @@ fn router(console: Arc<Console>) -> Router {
         .route(&at("login"), post(log_in))
         .route(&at("logout"), post(log_out))
         .route(&at("xdb.css"), get(async || ([(CONTENT_TYPE, "text/css")], include_str!("xdb.css"))))
+        .route(&at("xdb.svg"), get(async || ([(CONTENT_TYPE, "image/svg+xml")], include_str!("xdb.svg"))))
         .route(&at("xdb.js"), get(async || ([(CONTENT_TYPE, "text/javascript")], include_str!("xdb.js"))));
     // Addresses in pages are relative to the base with a slash at its end.
     if let Some((_, last)) = base.rsplit_once('/') {
@@ -257,7 +262,7 @@ fn trouble_page(visit: &Visit, trouble: &Trouble) -> Response {
         Some(_) => StatusCode::OK,
         None => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let body = layout::trouble(trouble);
+    let body = html! { div data-refresh { (layout::trouble(trouble)) } };
     (status, Html(layout::page("Trouble", visit, None, body).into_string())).into_response()
 }
 

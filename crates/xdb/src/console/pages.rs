@@ -1,7 +1,7 @@
 //! The pages of the console, except that of one process. No page counts rows or skips rows: each begins at a key.
 
 use super::layout::{TextRow, encoded, process_link, shown, table, text, value};
-use super::{Page, PageRequest, field};
+use super::{Page, PageRequest, field, pictures};
 use crate::connection::Trouble;
 use crate::sentence::explain;
 use crate::show::documents;
@@ -17,7 +17,7 @@ const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p
         CASE WHEN p.paused THEN 'paused' END, to_char(p.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
         left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200) \
     FROM xdb.processes p \
-    WHERE ($1 IS NULL OR p.process_id = $1) AND ($2 IS NULL OR p.process_type = $2) AND ($3 IS NULL OR p.status = $3) \
+    WHERE ($1 IS NULL OR p.process_id ^@ $1) AND ($2 IS NULL OR p.process_type = $2) AND ($3 IS NULL OR p.status = $3) \
         AND ($4 IS NULL OR p.owner = $4) AND ($5 IS NULL OR p.execution_id < $5::uuid) \
     ORDER BY p.execution_id DESC LIMIT 51";
 
@@ -84,7 +84,7 @@ impl Page for ListPage {
         let cell = |column: usize, row: &TextRow| match column {
             0 => process_link(text(row, 0), text(row, 1)),
             1 => plain(row, 2),
-            2 => html! { (text(row, 4)) @if !text(row, 5).is_empty() { " ⏸ paused" } },
+            2 => html! { span class=(text(row, 4)) { (text(row, 4)) } @if !text(row, 5).is_empty() { " ⏸ paused" } },
             3 => plain(row, 6),
             4 => plain(row, 3),
             _ => match does.get(text(row, 1)) {
@@ -97,9 +97,11 @@ impl Page for ListPage {
             let kept: String = kept.map(|(name, value)| format!("{name}={}&", encoded(value))).collect();
             format!("./?{kept}before={}", encoded(text(last, 1)))
         });
+        let samples = asked.console.samples.read(asked.session).await;
         Ok(html! {
+            div data-refresh { @if let Some(samples) = samples { (pictures::last_hour(&samples)) } }
             form method="get" action="./" role="search" {
-                label { "Process id " input name="id" value=[of("id")]; }
+                label { "Process id begins with " input name="id" value=[of("id")]; }
                 label { "Type " input name="type" value=[of("type")]; }
                 label { "Status "
                     select name="status" {

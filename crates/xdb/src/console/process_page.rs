@@ -1,10 +1,12 @@
 //! The page of one process: the sentences, actions, its timeline, steps and attributes.
 
 use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, shown, table, text, value};
+use super::pictures::Span;
 use super::{Page, PageRequest, actions, field};
 use crate::connection::Trouble;
 use crate::sentence::{Why, last_failure};
 use crate::show;
+use jiff::Timestamp;
 use maud::{Markup, html};
 
 /// Events of a page of the timeline. One more is read, which says whether there are more.
@@ -19,8 +21,9 @@ const TIMELINE: &str = "SELECT event_id::text, to_char(event_time AT TIME ZONE '
         AND ($4 IS NULL OR event_type = ANY ($4::text[])) \
     ORDER BY event_id DESC LIMIT 201";
 
-const STEPS: &str = "SELECT state_execution_id, status, to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
-        to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), attempt::text, repeats::text, left(input::text, 4097) \
+const STEPS: &str = "SELECT state_execution_id, status, extract(epoch FROM started_at)::text, \
+        to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
+        attempt::text, repeats::text, left(input::text, 4097), extract(epoch FROM ended_at)::text \
     FROM xdb.state_executions WHERE process_id = $1 AND execution_id = $2::uuid ORDER BY started_at DESC LIMIT 50";
 
 const ATTRIBUTES: &str = "SELECT left(xdb.get_local_attributes($1, NULL, $2::uuid)::text, 4097)";
@@ -45,13 +48,9 @@ impl Page for ProcessPage {
         let executions = asked.session.rows(EXECUTIONS, &[Some(id)]).await?;
         let steps = asked.session.rows(STEPS, &of_execution).await?;
         let attributes = asked.session.value(ATTRIBUTES, &of_execution).await?.unwrap_or_default();
-        let timeline = timeline(asked, id, execution).await?;
+        let events = events(asked, id, execution).await?;
         let buttons = actions::buttons(asked, &read.process).await?;
         let hidden = asked.console.options.hide_payloads;
-        let step = |column: usize, row: &TextRow| match column {
-            6 => value(text(row, 6), hidden),
-            _ => html! { (crate::text::visible(text(row, column))) },
-        };
         Ok(html! {
             h2 { (crate::text::visible(id)) }
             div data-refresh {
@@ -68,9 +67,9 @@ impl Page for ProcessPage {
                 }
             }
             (buttons)
-            (timeline)
-            h3 { "Steps" }
-            (table(&["Step", "Status", "Started (UTC)", "Ended (UTC)", "Attempt", "Repeats", "Input"], &steps, step))
+            h3 { "Timeline" }
+            div data-refresh { (timeline(&steps, read.now, hidden)) }
+            (events)
             h3 { "Local attributes" }
             (value(&attributes, hidden))
             p { a href={ "queues?id=" (encoded(id)) } { "Messages in its queues" } }
@@ -101,7 +100,21 @@ fn heading(read: &show::Shown, execution: &str) -> Markup {
     }
 }
 
-async fn timeline(asked: &PageRequest<'_>, id: &str, execution: &str) -> Result<Markup, Trouble> {
+/// The steps, each with its bar.
+fn timeline(steps: &[TextRow], now: Timestamp, hides_inputs: bool) -> Markup {
+    let seconds = |row: &TextRow, column| text(row, column).parse().ok();
+    let times = |row: &TextRow| (seconds(row, 2).unwrap_or_default(), seconds(row, 8));
+    let now = now.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64();
+    let span = Span::of(steps.iter().map(times), now);
+    let cell = |column: usize, row: &TextRow| match column {
+        2 => span.bar(times(row)),
+        7 => value(text(row, 7), hides_inputs),
+        _ => html! { (crate::text::visible(text(row, column))) },
+    };
+    table(&["Step", "Status", "Lasted", "Started (UTC)", "Ended (UTC)", "Attempt", "Repeats", "Input"], steps, cell)
+}
+
+async fn events(asked: &PageRequest<'_>, id: &str, execution: &str) -> Result<Markup, Trouble> {
     let chosen = field(asked.fields, "events");
     let kinds = KINDS.iter().find(|(name, _)| chosen == Some(*name)).map(|(_, types)| *types);
     let before = field(asked.fields, "before").filter(|before| before.parse::<i64>().is_ok());
@@ -115,7 +128,7 @@ async fn timeline(asked: &PageRequest<'_>, id: &str, execution: &str) -> Result<
         _ => html! { (text(row, column)) },
     };
     Ok(html! {
-        h3 { "Timeline" }
+        h3 { "Events" }
         p {
             a href=(address) { "all" }
             @for (name, _) in KINDS { " · " a href={ (address) "&events=" (name) } { (name) } }

@@ -161,6 +161,40 @@ mod tests {
         assert!(!visits.may_try(one) && visits.may_try(other));
     }
 
+    fn visit(visits: &Visits, name: &str) {
+        let now = Instant::now();
+        let visit = Visit {
+            role: "app".to_owned(),
+            database: "shop".to_owned(),
+            parameters: Parameters::default(),
+            connection: tokio::sync::Mutex::new(None),
+            began: now,
+            used: Mutex::new(now),
+            _place: visits.place().expect("there is a place"),
+        };
+        lock(&visits.all).insert(name.to_owned(), Arc::new(visit));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_visit_ends_after_half_an_hour_without_a_request_and_after_twelve_hours() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let visits = Visits::default();
+        visit(&visits, "idle");
+        tokio::time::advance(30 * MINUTE).await;
+        assert!(visits.find("idle").is_some());
+        tokio::time::advance(30 * MINUTE + Duration::from_secs(1)).await;
+        assert!(visits.find("idle").is_none());
+        visit(&visits, "busy");
+        for _ in 0..36 {
+            assert!(visits.find("busy").is_some());
+            tokio::time::advance(20 * MINUTE).await;
+        }
+        assert!(visits.find("busy").is_some());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(visits.find("busy").is_none());
+        assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS, "its connection is free");
+    }
+
     #[test]
     fn names_of_visits_differ() {
         let names: std::collections::HashSet<_> = (0..100).map(|_| secret().expect("there are random bytes")).collect();

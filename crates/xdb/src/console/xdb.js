@@ -1,22 +1,32 @@
-// Reads the page again every two seconds, and replaces the regions that are marked with data-refresh. Without
-// JavaScript, a reader reloads the page.
+// Reads the page again every two seconds, and replaces the regions that are marked with data-refresh, except the one
+// with the keyboard's focus. Without JavaScript, a reader reloads the page.
 "use strict";
 (() => {
   const regions = (page) => [...page.querySelectorAll("[data-refresh]")];
   if (regions(document).length === 0) return;
+  const note = document.getElementById("trouble");
+  const say = (problem) => {
+    note.textContent = problem;
+    note.hidden = problem === "";
+  };
   const refresh = async () => {
     const selection = document.getSelection();
-    const isBusy = document.hidden || (selection && !selection.isCollapsed);
-    const inside = regions(document).some((region) => region.contains(document.activeElement));
-    if (!isBusy && !inside) {
+    if (!document.hidden && (!selection || selection.isCollapsed)) {
       try {
         const answer = await fetch(location.href, { headers: { accept: "text/html" } });
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const fresh = regions(page);
-        if (answer.ok) regions(document).forEach((region, n) => fresh[n] && region.replaceChildren(...fresh[n].childNodes));
-        document.body.toggleAttribute("data-lost", !answer.ok);
+        const problem = page.querySelector("main [role=alert]")?.textContent ?? "";
+        // Another page than this one: the visit is over, or what this page could not show is there.
+        if (answer.status === 401 || (problem === "" && page.title !== document.title)) return location.reload();
+        if (problem === "") {
+          const fresh = regions(page);
+          regions(document).forEach((region, n) => {
+            if (fresh[n] && !region.contains(document.activeElement)) region.replaceChildren(...fresh[n].childNodes);
+          });
+        }
+        say(page.title === document.title || problem === "" ? "" : problem);
       } catch {
-        document.body.toggleAttribute("data-lost", true);
+        say("not connected: the console does not answer");
       }
     }
     setTimeout(refresh, 2000);
