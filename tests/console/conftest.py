@@ -46,7 +46,7 @@ CREATE FUNCTION public.done(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELE
         'closeInput', request -> 'stateInput'))) $$;
 CREATE FUNCTION public.again(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_object('stateDecision',
     jsonb_build_object('nextStates', jsonb_build_array(CASE WHEN (request -> 'stateInput')::int > 0
-        THEN jsonb_build_object('stateId', 'Again', 'input', (request -> 'stateInput')::int - 1)
+        THEN jsonb_build_object('stateId', 'Again', 'stateInput', (request -> 'stateInput')::int - 1)
         ELSE '{{"stateId": "Wait"}}' END))) $$;
 CREATE FUNCTION public.fail(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION USING MESSAGE = $m${HOSTILE}$m$, ERRCODE = 'AC001';
@@ -57,7 +57,7 @@ FAILS = {"skipWaitUntil": True, "executeFunction": "public.fail"}
 TYPES: dict[str, dict[str, Any]] = {
     "Mailbox": {"startingState": "Wait", "states": {"Wait": WAITS}, "localQueues": ["box", "other"]},
     "Long": {"startingState": "Again", "states": {
-        "Again": {"skipWaitUntil": True, "executeFunction": "public.again"}, "Wait": WAITS}, "localQueues": ["box"]},
+        "Again": {"skipWaitUntil": True, "executeFunction": "public.again"}, "Wait": WAITS}, "localQueues": ["box", "other"]},
     "Broken": {"startingState": "Fail", "states": {
         "Fail": {**FAILS, "executeApiRetryPolicy": {"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600}}}},
 }

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 /// Rows of a page. One more is read, which says whether there are more.
 const ROWS: usize = 50;
 
+// In ORDER BY, a name without its table would be that of a column of the result, which is a text.
+
 const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p.owner::text, p.status, \
         CASE WHEN p.paused THEN 'paused' END, to_char(p.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
         left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200) \
@@ -46,10 +48,10 @@ const TYPES: &str = "SELECT process_type, worker, owner::text, version::text, co
 
 const QUEUE_OF_PROCESS: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), \
         CASE WHEN received THEN 'received' ELSE 'published' END \
-    FROM xdb.queue_messages WHERE process_id = $1 ORDER BY execution_id DESC, queue_name, \"position\" LIMIT 51";
+    FROM xdb.queue_messages AS m WHERE process_id = $1 ORDER BY m.execution_id DESC, m.queue_name, m.\"position\" LIMIT 51";
 
 const GLOBAL_QUEUE: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), key \
-    FROM xdb.queue_messages WHERE process_id IS NULL AND queue_name = $1 ORDER BY \"position\" LIMIT 51";
+    FROM xdb.queue_messages AS m WHERE process_id IS NULL AND queue_name = $1 ORDER BY m.\"position\" LIMIT 51";
 
 const SCHEDULES: &str = "SELECT p.process_id, p.execution_id::text, p.owner::text, CASE WHEN p.paused THEN 'paused' END, \
         (SELECT to_char(min(t.fire_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') FROM xdb.timers t \
@@ -59,7 +61,7 @@ const SCHEDULES: &str = "SELECT p.process_id, p.execution_id::text, p.owner::tex
 
 const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'waits' END, process_id, execution_id::text, process_type, \
         to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
-    FROM xdb.locks WHERE $1 IS NULL OR name = $1 ORDER BY name, granted DESC, place LIMIT 51";
+    FROM xdb.locks AS l WHERE $1 IS NULL OR name = $1 ORDER BY l.name, l.granted DESC, l.place LIMIT 51";
 
 fn more_note(more: bool, rows: &[TextRow]) -> Markup {
     html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }

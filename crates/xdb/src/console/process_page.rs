@@ -13,13 +13,13 @@ use maud::{Markup, html};
 const EVENTS: usize = 200;
 
 const EXECUTIONS: &str = "SELECT execution_id::text, status, to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
-    FROM xdb.processes WHERE process_id = $1 ORDER BY execution_id DESC LIMIT 20";
+    FROM xdb.processes AS p WHERE process_id = $1 ORDER BY p.execution_id DESC LIMIT 20";
 
 const TIMELINE: &str = "SELECT event_id::text, to_char(event_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS'), event_type, \
         left(details::text, 4097) \
-    FROM xdb.history WHERE process_id = $1 AND execution_id = $2::uuid AND ($3 IS NULL OR event_id < $3::bigint) \
+    FROM xdb.history AS h WHERE process_id = $1 AND execution_id = $2::uuid AND ($3 IS NULL OR event_id < $3::bigint) \
         AND ($4 IS NULL OR event_type = ANY ($4::text[])) \
-    ORDER BY event_id DESC LIMIT 201";
+    ORDER BY h.event_id DESC LIMIT 201";
 
 const STEPS: &str = "SELECT state_execution_id, status, extract(epoch FROM started_at)::text, \
         to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
