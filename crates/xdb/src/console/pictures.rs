@@ -18,7 +18,7 @@ pub struct Sample {
 }
 
 /// A figure between two samples.
-struct Interval {
+struct Stretch {
     from: f64,
     to: f64,
     value: f64,
@@ -31,7 +31,7 @@ const SPANS: [f64; 4] = [60.0, 300.0, 900.0, 3600.0];
 const ROWS: u32 = 12;
 
 /// Seconds. Between samples that are further apart, no figure is known.
-const LONGEST_INTERVAL: f64 = 300.0;
+const LONGEST_STRETCH: f64 = 300.0;
 
 type Figure = (&'static str, fn(&Sample, &Sample) -> f64);
 
@@ -54,23 +54,23 @@ pub fn last_hour(samples: &[Sample]) -> Markup {
     let last = format!("last {}", duration(span as i64));
     let figures = FIGURES.map(|(title, value)| {
         let pairs = samples.iter().zip(samples.iter().skip(1));
-        let near = pairs.filter(|(before, after)| (f64::EPSILON..LONGEST_INTERVAL).contains(&(before.ago - after.ago)));
-        let intervals =
-            near.map(|(before, after)| Interval { from: before.ago, to: after.ago, value: value(before, after) });
-        (title, intervals.collect::<Vec<_>>())
+        let near = pairs.filter(|(before, after)| (f64::EPSILON..LONGEST_STRETCH).contains(&(before.ago - after.ago)));
+        let stretches =
+            near.map(|(before, after)| Stretch { from: before.ago, to: after.ago, value: value(before, after) });
+        (title, stretches.collect::<Vec<_>>())
     });
     let row = |number_of_row: u32| -> TextRow {
         let ends = |row: u32| span * f64::from(row) / f64::from(ROWS);
-        let within = |interval: &&Interval| (ends(number_of_row)..ends(number_of_row + 1)).contains(&interval.to);
-        let of = |intervals: &Vec<Interval>| highest(intervals.iter().filter(within)).map(number);
+        let within = |stretch: &&Stretch| (ends(number_of_row)..ends(number_of_row + 1)).contains(&stretch.to);
+        let of = |stretches: &Vec<Stretch>| highest(stretches.iter().filter(within)).map(number);
         let label = format!("{} ago", duration(ends(number_of_row + 1) as i64));
-        [Some(label)].into_iter().chain(figures.iter().map(|(_, intervals)| of(intervals))).collect()
+        [Some(label)].into_iter().chain(figures.iter().map(|(_, stretches)| of(stretches))).collect()
     };
     let rows: Vec<TextRow> = (0..ROWS).map(row).collect();
     let columns: Vec<_> = ["Since"].into_iter().chain(FIGURES.map(|(title, _)| title)).collect();
     html! {
         section aria-label="Figures" {
-            div.figures { @for (title, intervals) in &figures { (chart(title, &last, span, intervals)) } }
+            div.figures { @for (title, stretches) in &figures { (chart(title, &last, span, stretches)) } }
             details {
                 summary { "Highest figures of the " (last) }
                 (table(&columns, &rows, |column, row| html! { (text(row, column)) }))
@@ -79,19 +79,19 @@ pub fn last_hour(samples: &[Sample]) -> Markup {
     }
 }
 
-fn highest<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Option<f64> {
-    intervals.map(|interval| interval.value).reduce(f64::max)
+fn highest<'a>(stretches: impl Iterator<Item = &'a Stretch>) -> Option<f64> {
+    stretches.map(|stretch| stretch.value).reduce(f64::max)
 }
 
 /// A figure with its text. Its lines are level between two samples, and broken where no figure is known.
-fn chart(title: &str, span_name: &str, span: f64, intervals: &[Interval]) -> Markup {
-    let highest = highest(intervals.iter());
+fn chart(title: &str, span_name: &str, span: f64, stretches: &[Stretch]) -> Markup {
+    let highest = highest(stretches.iter());
     let place = |ago: f64, value: f64| {
         format!("{:.1},{:.1} ", 720.0 * (1.0 - ago / span), 59.0 - 57.0 * value / highest.unwrap_or_default().max(1.0))
     };
     let mut lines: Vec<String> = Vec::new();
     let mut end = f64::NAN;
-    for Interval { from, to, value } in intervals {
+    for Stretch { from, to, value } in stretches {
         if *from != end {
             lines.push(String::new());
         }
@@ -100,7 +100,7 @@ fn chart(title: &str, span_name: &str, span: f64, intervals: &[Interval]) -> Mar
             line.push_str(&(place(*from, *value) + &place(*to, *value)));
         }
     }
-    let last = intervals.last().map_or_else(|| "unknown".to_owned(), |last| number(last.value));
+    let last = stretches.last().map_or_else(|| "unknown".to_owned(), |last| number(last.value));
     let most = highest.map_or_else(|| "no samples yet".to_owned(), |highest| format!("at most {}", number(highest)));
     html! {
         figure {
