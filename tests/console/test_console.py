@@ -512,7 +512,7 @@ def test_a_database_without_the_extension_says_so(consoles, visitors) -> None:
     console = consoles("postgres", role="postgres")
     page = visitors.new()
     page.goto(console.opening)
-    expect(page.get_by_role("alert")).to_contain_text('relation "xdb.processes" does not exist')
+    expect(page.get_by_role("alert")).to_contain_text('relation "xdb.process_execution" does not exist')
     expect(page.locator("main")).to_contain_text('The database "postgres" does not have the extension xdb')
     page.goto(console.at("process", id="mine"))
     expect(page.get_by_role("alert")).to_contain_text('the database "postgres" does not have the extension xdb')
