@@ -249,10 +249,12 @@ hooked_postgres() {
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
+    lock_stage
     # In a directory of its own: cargo keeps one library of this name in each, and would build it anew after every other build.
-    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --debug --features crash-points,pg_test
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --debug --features crash-points,pg_test 8>&-
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
+    exec 8<&-
     chmod -R a+rX "$work_dir/postgres"
 }
 
