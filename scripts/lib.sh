@@ -161,7 +161,7 @@ pg_major() { "$PG_CONFIG" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/'; }
 pgrx_knows_major() { grep -qsE "^pg$(pg_major) *=" "${PGRX_HOME:-${HOME:-}/.pgrx}/config.toml"; }
 
 # crates COMMAND [ARGUMENT...]: cargo with all crates but the extension. What is built of them is always chosen from all of them:
-# dependencies have the features that the chosen crates ask for, and cargo builds them anew for each other choice.
+# dependencies have the features that the chosen crates ask for, and cargo builds them again for each other choice.
 crates() { cargo "$1" -q --workspace --exclude xdb "${@:2}" </dev/null; }
 
 # program NAME: builds a program of the crates. `program` is its file.
@@ -250,7 +250,7 @@ hooked_postgres() {
     make_work_dir
     chmod a+rx "$work_dir"
     lock_stage
-    # In a directory of its own: cargo keeps one library of this name in each, and would build it anew after every other build.
+    # In a directory of its own: cargo keeps one library of this name in each, and would build it again after every other build.
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --debug --features crash-points,pg_test 8>&-
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"

@@ -107,14 +107,14 @@ statements! {
     NOTES = format!("WITH RECURSIVE {}, due AS MATERIALIZED (SELECT f.owner FROM first f WHERE f.at <= $1), \
         noted AS MATERIALIZED (SELECT l.* FROM due CROSS JOIN LATERAL ( \
             SELECT l.* FROM xdb.process_lock l WHERE l.owner = due.owner AND l.judge_at <= $1 \
-            ORDER BY l.judge_at LIMIT {SHARE} FOR UPDATE SKIP LOCKED) AS l), \
+            ORDER BY l.judge_at LIMIT {share} FOR UPDATE SKIP LOCKED) AS l), \
         gone AS (DELETE FROM xdb.process_lock l USING noted n \
             WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status = 'RELEASED'), \
         seen AS (UPDATE xdb.process_lock l SET judge_at = CASE WHEN n.due_at > $1 THEN n.due_at END FROM noted n \
             WHERE l.execution_id = n.execution_id AND l.name = n.name AND n.status <> 'RELEASED') \
         SELECT n.execution_id, n.name, n.mode, n.status = 'RELEASED' AS is_released, n.judge_at < n.due_at AS has_moved, \
-            n.due_at <= $1 AS is_due, count(*) OVER (PARTITION BY n.owner) = {SHARE} AS may_have_more FROM noted n",
-        first("process_lock", "judge_at")) => pub fn notes(now: Timestamp) -> Vec<Noted>;
+            n.due_at <= $1 AS is_due, count(*) OVER (PARTITION BY n.owner) = {share} AS may_have_more FROM noted n",
+        first("process_lock", "judge_at"), share = share()) => pub fn notes(now: Timestamp) -> Vec<Noted>;
     /// Notes requests that are not due any more, because the clock was set back or is that of another server.
     NOTE_AGAIN = "UPDATE xdb.process_lock SET judge_at = due_at \
             WHERE name = ANY ($1) AND status = 'WAITING' AND judge_at IS NULL AND due_at > $2"
@@ -166,7 +166,9 @@ const SKIP: &str = " FOR UPDATE SKIP LOCKED";
 const AT_ONCE: usize = 1000;
 
 /// How many rows of each owner a turn looks at.
-const SHARE: &str = "(SELECT greatest(1000 / count(*), 1) FROM due)";
+fn share() -> String {
+    format!("(SELECT greatest({AT_ONCE} / count(*), 1) FROM due)")
+}
 
 /// The place before all others.
 pub const FIRST: Place = (Timestamp::EARLIEST, ExecutionId([0; 16]));

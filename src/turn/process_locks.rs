@@ -11,7 +11,8 @@
 //!
 //! Only a few rows decide about a request, so a grant takes the same time however many processes wait.
 //!
-//! Limitations: a turn looks at about 1,000 noted rows, in equal shares of the owners, and at 1,000 requests that share freed locks.
+//! Limitations: a turn looks at about 1,000 noted rows, in equal shares of the owners, and at 1,000 requests that share
+//! freed locks.
 
 use super::next::{Next, Why};
 use super::role::Role;
