@@ -170,6 +170,15 @@ program() {
     program=${CARGO_TARGET_DIR:-$root/target}/debug/$1
 }
 
+# console_parts: what drives the console in a browser. Debian's Chromium, Playwright, a server with the extension, and the program.
+console_parts() {
+    find_pg_config
+    "$root/scripts/python-env"
+    command -v chromium >/dev/null || "$root/scripts/setup" chromium fonts-dejavu-core
+    program xdb
+    export XDB_PROGRAM=$program PYTHONDONTWRITEBYTECODE=1
+}
+
 # choose_build: `build_target` is cargo's directory for what is built for the server of PG_CONFIG, and `build_settings` the
 # environment of such a build.
 choose_build() {
