@@ -242,6 +242,15 @@ pub unsafe fn catch<T>(call: impl FnOnce() -> T) -> Result<T> {
     }
 }
 
+/// As [`catch`], where no error can be returned: throws it.
+///
+/// # Safety
+/// As for [`catch`].
+pub(super) unsafe fn or_throw<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: as the caller says.
+    unsafe { catch(call) }.unwrap_or_else(|error| throw(error))
+}
+
 /// Runs a call into Postgres. None: it raised an ERROR, which the server still holds.
 ///
 /// # Safety
@@ -381,7 +390,7 @@ pub fn run_caught<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// Throws an error where none can be returned, as a panic that [`run_caught`] catches. Only for errors that should not
-/// happen.
+/// happen, and for missing memory.
 pub(super) fn throw(error: PgError) -> ! {
     std::panic::resume_unwind(Box::new(error))
 }

@@ -1,5 +1,6 @@
 //! The installed extension: its oid and version in the catalog of this database.
 
+use super::catch::or_throw;
 use super::raw::text;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,25 @@ pub struct Installed {
     pub version: String,
 }
 
+mod raw {
+    use pgrx::pg_sys;
+    use std::ffi::{c_char, c_int};
+    unsafe extern "C-unwind" {
+        pub fn get_namespace_oid(name: *const c_char, missing_ok: bool) -> pg_sys::Oid;
+        pub fn get_relname_relid(name: *const c_char, schema: pg_sys::Oid) -> pg_sys::Oid;
+        pub fn table_open(table: pg_sys::Oid, lock: c_int) -> pg_sys::Relation;
+        pub fn systable_beginscan(
+            table: pg_sys::Relation,
+            index: pg_sys::Oid,
+            index_ok: bool,
+            snapshot: pg_sys::Snapshot,
+            keys: c_int,
+            key: *mut pg_sys::ScanKeyData,
+        ) -> pg_sys::SysScanDesc;
+        pub fn systable_getnext(scan: pg_sys::SysScanDesc) -> pg_sys::HeapTuple;
+    }
+}
+
 /// Reads the extension's row. The server has a function for the oid, but none for the version. Can raise an error.
 ///
 /// # Safety
@@ -28,7 +48,7 @@ pub struct Installed {
 pub unsafe fn installed() -> Option<Installed> {
     // SAFETY: the lock on the catalog is held by the caller or taken here. The results are copied before the scan ends.
     unsafe {
-        let relation = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
         let mut key = pg_sys::ScanKeyData::default();
         pg_sys::ScanKeyInit(
             &mut key,
@@ -37,15 +57,12 @@ pub unsafe fn installed() -> Option<Installed> {
             pg_sys::F_NAMEEQ.into(),
             pg_sys::Datum::from(EXTENSION.as_ptr()),
         );
-        let scan = pg_sys::systable_beginscan(
-            relation,
-            pg_sys::ExtensionNameIndexId.into(),
-            true,
-            std::ptr::null_mut(),
-            1,
-            &mut key,
-        );
-        let tuple = pg_sys::systable_getnext(scan);
+        let (relation, scan, tuple) = or_throw(|| {
+            let relation = raw::table_open(pg_sys::ExtensionRelationId, lock);
+            let index = pg_sys::Oid::from(pg_sys::ExtensionNameIndexId);
+            let scan = raw::systable_beginscan(relation, index, true, std::ptr::null_mut(), 1, &raw mut key);
+            (relation, scan, raw::systable_getnext(scan))
+        });
         let installed = (!tuple.is_null()).then(|| {
             let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>();
             let version = pgrx::htup::heap_getattr_raw(tuple, EXTENSION_VERSION, (*relation).rd_att)
@@ -53,7 +70,7 @@ pub unsafe fn installed() -> Option<Installed> {
             Installed { oid: (*form).oid, version: version.unwrap_or_default() }
         });
         pg_sys::systable_endscan(scan);
-        pg_sys::table_close(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        pg_sys::table_close(relation, lock);
         installed
     }
 }
@@ -65,11 +82,10 @@ pub unsafe fn installed() -> Option<Installed> {
 pub unsafe fn gate_table() -> pg_sys::Oid {
     // SAFETY: catalog reads.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(EXTENSION.as_ptr(), true);
-        if schema == pg_sys::InvalidOid {
-            return pg_sys::InvalidOid;
-        }
-        pg_sys::get_relname_relid(GATE_TABLE.as_ptr(), schema)
+        or_throw(|| {
+            let schema = raw::get_namespace_oid(EXTENSION.as_ptr(), true);
+            if schema == pg_sys::InvalidOid { schema } else { raw::get_relname_relid(GATE_TABLE.as_ptr(), schema) }
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
-use super::raw::jsonb_in;
+use super::raw::{jsonb_in, tuplestore_putvalues};
 use super::{json, memory, snapshot};
 use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
@@ -304,7 +304,8 @@ unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: Vec<Vec<Value>>) -> Res
                 }
                 (values[number], nulls[number]) = value.datum()?;
             }
-            pg_sys::tuplestore_putvalues(store, (*set).expectedDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let (description, values, nulls) = ((*set).expectedDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            catch(|| tuplestore_putvalues(store, description, values, nulls))?;
         }
         (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
         (*set).setResult = store;

@@ -1,8 +1,8 @@
 //! Rust values as parameters and columns of SQL statements.
 
-use super::catch::{PgError, Result};
+use super::catch::{PgError, Result, or_throw};
 use super::memory;
-use super::raw::text;
+use super::raw::{self, text};
 use pgrx::pg_sys;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -175,7 +175,7 @@ impl SqlValue for Interval {
     fn datum(&self) -> Option<pg_sys::Datum> {
         // SAFETY: a new value in the current memory context.
         unsafe {
-            let interval = pg_sys::palloc0(size_of::<pg_sys::Interval>()).cast::<pg_sys::Interval>();
+            let interval = or_throw(|| raw::palloc0(size_of::<pg_sys::Interval>())).cast::<pg_sys::Interval>();
             (*interval).time = self.0.as_micros() as i64;
             Some(pg_sys::Datum::from(interval))
         }
@@ -186,7 +186,8 @@ impl SqlValue for str {
     const TYPE: SqlType = TEXT;
     fn datum(&self) -> Option<pg_sys::Datum> {
         // SAFETY: copies the bytes into a new text value in the current memory context.
-        Some(unsafe { pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) })
+        let text = unsafe { or_throw(|| raw::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) };
+        Some(pg_sys::Datum::from(text))
     }
 }
 
@@ -235,7 +236,7 @@ impl SqlValue for ExecutionId {
     fn datum(&self) -> Option<pg_sys::Datum> {
         // SAFETY: a uuid is 16 bytes; palloc gives room for them.
         unsafe {
-            let copy = pg_sys::palloc(16).cast::<u8>();
+            let copy = or_throw(|| raw::palloc(16)).cast::<u8>();
             std::ptr::copy_nonoverlapping(self.0.as_ptr(), copy, 16);
             Some(pg_sys::Datum::from(copy))
         }
@@ -351,19 +352,21 @@ fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
     let (mut count, mut first) = (elements.len() as i32, 1);
     // SAFETY: this number of elements of this type, and as many flags.
     let datum = unsafe {
-        pg_sys::Datum::from(pg_sys::construct_md_array(
-            elements.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-            1,
-            &raw mut count,
-            &raw mut first,
-            oid,
-            i32::from(length),
-            by_value,
-            align as std::ffi::c_char,
-        ))
+        or_throw(|| {
+            raw::construct_md_array(
+                elements.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+                1,
+                &raw mut count,
+                &raw mut first,
+                oid,
+                i32::from(length),
+                by_value,
+                align as std::ffi::c_char,
+            )
+        })
     };
-    Param { oid: array, datum, null: false, is_array: true }
+    Param { oid: array, datum: pg_sys::Datum::from(datum), null: false, is_array: true }
 }
 
 /// A time as Postgres counts a `timestamptz`.

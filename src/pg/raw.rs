@@ -1,10 +1,11 @@
 //! Functions of the server, declared without pgrx's error boundary.
 //!
 //! The boundary turns an ERROR into a Rust panic and back. It loses constraint fields and the SQLSTATEs that pgrx does
-//! not know, and it must not run in a signal handler. Hazard: if a function here can raise an error, its caller must
-//! have no destructor pending in its frame.
+//! not know, and it must not run in a signal handler. It also ends the server if the current memory context has no room
+//! for its copy of the error. So what allocates much is called from here, inside of [`catch`](super::catch::catch).
+//! Hazard: if a function here can raise an error, its caller must have no destructor pending in its frame.
 use pgrx::pg_sys;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 unsafe extern "C-unwind" {
     /// Never raises an error; safe in callbacks after the commit.
@@ -22,6 +23,27 @@ unsafe extern "C-unwind" {
         collation: pg_sys::Oid,
         argument: pg_sys::Datum,
     ) -> pg_sys::Datum;
+    pub fn palloc(bytes: usize) -> *mut c_void;
+    /// As [`palloc`]; the memory is zero.
+    pub fn palloc0(bytes: usize) -> *mut c_void;
+    pub fn cstring_to_text_with_len(bytes: *const c_char, length: c_int) -> *mut pg_sys::text;
+    pub fn construct_md_array(
+        elements: *mut pg_sys::Datum,
+        nulls: *mut bool,
+        dimensions: c_int,
+        lengths: *mut c_int,
+        lower_bounds: *mut c_int,
+        element_type: pg_sys::Oid,
+        element_length: c_int,
+        by_value: bool,
+        align: c_char,
+    ) -> *mut pg_sys::ArrayType;
+    pub fn tuplestore_putvalues(
+        store: *mut pg_sys::Tuplestorestate,
+        description: pg_sys::TupleDesc,
+        values: *mut pg_sys::Datum,
+        nulls: *mut bool,
+    );
     /// The server's own utility processing. Errors are raised directly.
     pub fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,

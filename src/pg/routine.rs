@@ -4,7 +4,7 @@
 use super::catch::{PgError, Result, catch, sqlstate};
 use super::identity::current_user;
 use super::json::with_text;
-use super::raw::{DirectFunctionCall1Coll, jsonb_in, memory_context, text};
+use super::raw::{DirectFunctionCall1Coll, jsonb_in, memory_context, palloc0, text};
 use super::{compat, memory};
 use pgrx::pg_sys;
 use std::ffi::{CString, c_char, c_int, c_short};
@@ -12,7 +12,7 @@ use std::mem::{size_of, zeroed};
 
 mod raw {
     use pgrx::pg_sys;
-    use std::ffi::{c_int, c_void};
+    use std::ffi::c_int;
     // Declared here because `catch` needs the functions themselves, not pgrx's wrappers.
     unsafe extern "C-unwind" {
         pub fn LookupFuncName(
@@ -21,7 +21,6 @@ mod raw {
             types: *const pg_sys::Oid,
             missing_ok: bool,
         ) -> pg_sys::Oid;
-        pub fn palloc0(size: usize) -> *mut c_void;
         pub fn CommandCounterIncrement();
         pub fn GetTransactionSnapshot() -> pg_sys::Snapshot;
         pub fn PushActiveSnapshot(snapshot: pg_sys::Snapshot);
@@ -121,9 +120,9 @@ fn check(function: pg_sys::Oid) -> Result<bool> {
 unsafe fn invoke(function: pg_sys::Oid, arguments: &[Option<CString>]) -> Option<pg_sys::Datum> {
     // SAFETY: as the caller says. The frame has room for the arguments after it.
     unsafe {
-        let info: *mut pg_sys::FmgrInfo = raw::palloc0(size_of::<pg_sys::FmgrInfo>()).cast();
+        let info: *mut pg_sys::FmgrInfo = palloc0(size_of::<pg_sys::FmgrInfo>()).cast();
         let size = size_of::<pg_sys::FunctionCallInfoBaseData>() + size_of::<pg_sys::NullableDatum>() * arguments.len();
-        let frame: pg_sys::FunctionCallInfo = raw::palloc0(size).cast();
+        let frame: pg_sys::FunctionCallInfo = palloc0(size).cast();
         raw::fmgr_info(function, info);
         (*frame).flinfo = info;
         (*frame).nargs = arguments.len() as c_short;

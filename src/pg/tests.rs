@@ -12,7 +12,7 @@ mod xdb_tests {
         sqlstate, throw,
     };
     use crate::pg::descriptors::Descriptors;
-    use crate::pg::param::{FromColumn, array, column, value};
+    use crate::pg::param::{FromColumn, Interval, array, column, value};
     use crate::pg::row_locks::{OwnLock, RowPlace, own_lock, own_lock_in};
     use crate::pg::shmem::over::{self, Quota};
     use crate::pg::shmem::{Role, Slot, slow, waiter};
@@ -437,15 +437,28 @@ mod xdb_tests {
                 }
             }
         }
+        out_of_memory(|| within(8));
+    }
+
+    /// The body has a memory context that gives no memory, not even for the copy of an error.
+    fn out_of_memory<T>(body: impl FnOnce() -> Result<T>) {
         // SAFETY: a context whose pieces have eight bytes gives no memory for anything larger.
         let error = unsafe {
             let context = pg_sys::SlabContextCreate(pg_sys::CurrentMemoryContext, c"tests".as_ptr(), 8192, 8);
             let before = pg_sys::MemoryContextSwitchTo(context);
-            let failed = within(8);
+            let failed = run_caught(body);
             pg_sys::MemoryContextSwitchTo(before);
-            failed.expect_err("there was no memory")
+            failed.err().expect("there was no memory")
         };
         assert_eq!((error.code, error.message.as_str()), (OUT_OF_MEMORY, "out of memory"));
+    }
+
+    #[pg_test]
+    fn a_parameter_without_memory_is_an_error_and_the_server_lives() {
+        out_of_memory(|| Ok(value("a text")));
+        out_of_memory(|| Ok(value(ExecutionId([1; 16]))));
+        out_of_memory(|| Ok(value(Interval(std::time::Duration::from_secs(1)))));
+        out_of_memory(|| Ok(array([1, 2, 3])));
     }
 
     #[pg_test]
