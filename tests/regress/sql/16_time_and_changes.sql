@@ -32,13 +32,13 @@ CREATE FUNCTION golden_clock.step(request jsonb) RETURNS jsonb LANGUAGE plpgsql 
 DECLARE
     state CONSTANT text := request->>'stateId';
 BEGIN
-    IF state = 'Pay' AND request->'stateInput' = '"broken"' THEN
+    IF state = 'Pay' THEN
         RAISE EXCEPTION 'no money' USING ERRCODE = 'GC001';
     END IF;
     RETURN CASE state
-        WHEN 'Pick' THEN '{"stateDecision": {"nextStates": [{"stateId": "Pay", "stateInput": "broken"}, {"stateId": "Pay", "stateInput": "good"}]},
+        WHEN 'Pick' THEN '{"stateDecision": {"nextStates": [{"stateId": "Pay", "stateInput": "broken"}, {"stateId": "Hold", "stateInput": "good"}]},
             "writeToLocalAttributes": {"picked": 3}}'
-        WHEN 'Pay' THEN '{"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}'
+        WHEN 'Hold' THEN '{"stateDecision": {"threadCloseDecision": {"closeType": "DEAD_END"}}}'
         ELSE '{"stateDecision": {"threadCloseDecision": {"closeType": "GRACEFUL_COMPLETE_PROCESS"}}, "abortStates": ["Idle"],
             "writeToLocalAttributes": {"ended": true}}' END::jsonb;
 END
@@ -51,6 +51,8 @@ SELECT xdb.register_process_type('Steps', NULL, '{"startingState": "Pick", "chan
     "states": {"Pick": {"skipWaitUntil": true, "executeFunction": "golden_clock.step"},
         "Pay": {"skipWaitUntil": true, "executeFunction": "golden_clock.step", "executeApiRetryPolicy": {"maximumAttempts": 1},
             "stateFailureRecoveryOptions": {"policy": "PROCEED_TO_CONFIGURED_STATE", "stateFailureProceedStateId": "Idle"}},
+        "Hold": {"executeFunction": "golden_clock.step",
+            "commandRequest": {"waitingType": "AllOfCompletion", "localQueueCommands": [{"queueName": "held"}]}},
         "Idle": {"waitUntilFunction": "golden_clock.wait", "executeFunction": "golden_clock.step"},
         "End": {"skipWaitUntil": true, "executeFunction": "golden_clock.step"}},
     "rpcs": {"begin": {"function": "golden_clock.rpc"}}}');
@@ -88,7 +90,15 @@ SELECT xdb.stop_process('golden-nightly');
 SELECT xdb.start_process('golden-moves', 'Steps', '"first"', local_attributes => '{"order": 7}') IS NOT NULL AS started;
 DO $$ BEGIN
     FOR n IN 1..600 LOOP
-        EXIT WHEN EXISTS (SELECT FROM xdb.waits WHERE process_id = 'golden-moves');
+        EXIT WHEN EXISTS (SELECT FROM xdb.waits WHERE process_id = 'golden-moves' AND state_execution_id = 'Idle-1');
+        COMMIT;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+END $$;
+SELECT xdb.publish('golden-moves', 'held');
+DO $$ BEGIN
+    FOR n IN 1..600 LOOP
+        EXIT WHEN EXISTS (SELECT FROM xdb.transitions WHERE process_id = 'golden-moves' AND from_state = 'Hold-1');
         COMMIT;
         PERFORM pg_sleep(0.05);
     END LOOP;
@@ -99,7 +109,7 @@ SELECT from_state, to_state, outcome, input, written FROM xdb.transitions WHERE 
 SELECT xdb.start_process('golden-moved', 'Steps') IS NOT NULL AS started;
 DO $$ BEGIN
     FOR n IN 1..600 LOOP
-        EXIT WHEN EXISTS (SELECT FROM xdb.waits WHERE process_id = 'golden-moved');
+        EXIT WHEN EXISTS (SELECT FROM xdb.waits WHERE process_id = 'golden-moved' AND state_execution_id = 'Idle-1');
         COMMIT;
         PERFORM pg_sleep(0.05);
     END LOOP;
