@@ -267,7 +267,13 @@ impl<'a> Client<'a> {
 
     fn mailbox(&mut self, shape: Shape) {
         let Some(plan) = self.started(shape) else { return };
+        // Without rests, the process begins to take messages when they all have arrived. With them, each may arrive in the
+        // turn in which the process closes, because it found its inbox empty.
+        let rests = self.random.permille(500);
         for place in 1..=plan.length {
+            if rests && place > 1 {
+                std::thread::sleep(Duration::from_millis(self.random.below(100)));
+            }
             self.publish(&plan.process_id, place);
         }
     }
