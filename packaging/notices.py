@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the notices of the crates that the library for a major version of Postgres contains: `packaging/notices.py 15`.
+"""Prints the notices of the crates that a crate of XDB contains. Further arguments are cargo's:
+`packaging/notices.py xdb --no-default-features --features pg15`.
 
 Their licenses ask for it wherever the library is passed on.
 """
@@ -15,10 +16,10 @@ def cargo(*arguments: str) -> str:
 
 
 def main() -> None:
-    features = ["--no-default-features", "--features", f"pg{sys.argv[1]}"]
-    listed = cargo("tree", "-p", "xdb", *features, "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}").splitlines()
+    name, *features = sys.argv[1:]
+    listed = cargo("tree", "-p", name, *features, "-e", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}").splitlines()
     wanted = {tuple(line.split()[:2]) for line in listed}
-    print("The library of XDB contains the crates below. Each has its license, and the notices that come with its sources.")
+    print("This part of XDB contains the crates below. Each has its license, and the notices that come with its sources.")
     printed: dict[str, str] = {}
     packages = json.loads(cargo("metadata", "--format-version", "1", *features))["packages"]
     for package in sorted(packages, key=lambda package: (package["name"], package["version"])):
