@@ -404,11 +404,11 @@ pub enum Rejection {
     NotRunning(ProcessStatus),
     /// The step is not at this call any more: the answer is late, doubled or stolen.
     Stale,
-    /// The answer can't be applied, with the reason.
+    /// The answer, or what a start or a movement by hand asks for, can't be applied, with the reason.
     InvalidAnswer(String),
     /// The command asks for more than a process may have, with the limit.
     OverQuota(String),
-    /// State options of a movement or a start name something unknown.
+    /// State options of a movement or a start name something unknown, so that a registration could make them valid.
     InvalidOptions(String),
     /// A start has an input but no starting state that would get it.
     UnusedInput,

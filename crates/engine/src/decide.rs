@@ -809,13 +809,13 @@ impl Draft<'_> {
             if !definition.states.contains_key(state_id) {
                 return Err(Rejection::UnknownState { name: state_id.clone(), known: definition.listed_states() });
             }
-            let checked = config.as_deref().map_or(Ok(()), |options| {
-                let checked = definition.check_options(options, self.context.mapping);
-                let checked = checked.and_then(|()| definition.check_static_wait(state_id, Some(options)));
-                checked.and_then(|()| options.check_ticks(self.context.next_tick, self.context.now))
-            });
-            if let Err(UnknownName { at, what }) = checked {
-                return Err(Rejection::InvalidOptions(format!("the options of state \"{state_id}\": {at} {what}")));
+            if let Some(options) = config.as_deref() {
+                let wrong = |UnknownName { at, what }| format!("the options of state \"{state_id}\": {at} {what}");
+                let names = definition.check_options(options, self.context.mapping);
+                names.map_err(|fault| Rejection::InvalidOptions(wrong(fault)))?;
+                let wait = definition.check_static_wait(state_id, Some(options));
+                let wait = wait.and_then(|()| options.check_ticks(self.context.next_tick, self.context.now));
+                wait.map_err(|fault| Rejection::InvalidAnswer(wrong(fault)))?;
             }
             let limit = self.context.quotas.call_timeout;
             if let Some(longer) = config.as_ref().and_then(|options| options.longer_call(limit)) {

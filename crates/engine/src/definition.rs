@@ -194,10 +194,7 @@ impl Definition {
             return Err(fault(UnknownName { at: "stateFailureProceedStateId".to_owned(), what }));
         }
         let Some(options) = &recovery.state_failure_proceed_state_config else { return Ok(()) };
-        let to = recovery.state_failure_proceed_state_id.as_deref();
-        self.check_options(options, mapping)
-            .and_then(|()| to.map_or(Ok(()), |state_id| self.check_static_wait(state_id, Some(options))))
-            .map_err(|unknown| fault(unknown.under("stateFailureProceedStateConfig")))
+        self.check_options(options, mapping).map_err(|unknown| fault(unknown.under("stateFailureProceedStateConfig")))
     }
 
     /// Checks the local attributes in a loading policy; `key` is the place of the policy.

@@ -17,16 +17,30 @@ impl Definition {
     }
 
     /// Checks that the options of a step, its own over the registered ones, say in one way only what the step waits
-    /// for.
+    /// for, with no more commands than allowed. So do the options of the state to proceed to.
     pub fn check_static_wait(&self, state_id: &str, own: Option<&StateConfig>) -> Result<(), UnknownName> {
         let options = self.options_of(state_id, own);
-        let other = match (&options.command_request, options.skip_wait_until, &options.wait_until_function) {
-            (Some(_), Some(true), _) => "skipWaitUntil",
-            (Some(_), _, Some(_)) => "waitUntilFunction",
-            _ => return Ok(()),
-        };
-        let at = "commandRequest".to_owned();
-        Err(UnknownName { at, what: format!("can't be given together with {other}") })
+        let fault = |what| Err(UnknownName { at: "commandRequest".to_owned(), what });
+        let commands = options.command_request.as_ref().map(|request| request.commands.len());
+        match (commands, options.skip_wait_until, &options.wait_until_function) {
+            (Some(_), Some(true), _) => return fault("can't be given together with skipWaitUntil".to_owned()),
+            (Some(_), _, Some(_)) => return fault("can't be given together with waitUntilFunction".to_owned()),
+            (Some(many), ..) if many > MOST_COMMANDS => {
+                return fault(format!("has {many} commands; the limit is {MOST_COMMANDS}"));
+            }
+            _ => {}
+        }
+        // Not the recovery of the merged options: that of a state which proceeds to itself has no end.
+        let given = own.or_else(|| self.states.get(state_id));
+        let recovery = given.and_then(|options| options.state_failure_recovery_options.as_ref());
+        let to = recovery.and_then(|recovery| {
+            Some((
+                recovery.state_failure_proceed_state_id.as_ref()?,
+                recovery.state_failure_proceed_state_config.as_ref()?,
+            ))
+        });
+        to.map_or(Ok(()), |(state_id, options)| self.check_static_wait(state_id, Some(options)))
+            .map_err(|wrong| wrong.under("stateFailureRecoveryOptions.stateFailureProceedStateConfig"))
     }
 
     /// Checks that each cron timer of its static waits has a next tick. The error says where, and what is wrong.
@@ -37,14 +51,10 @@ impl Definition {
         })
     }
 
-    /// Checks the queues of a static wait, and the number of its commands.
+    /// Checks the queues of a static wait.
     pub(crate) fn check_queues(&self, options: &StateConfig) -> Result<(), UnknownName> {
         let Some(request) = &options.command_request else { return Ok(()) };
         let fault = |what| Err(UnknownName { at: "commandRequest".to_owned(), what });
-        let commands = request.commands.len();
-        if commands > MOST_COMMANDS {
-            return fault(format!("has {commands} commands; the limit is {MOST_COMMANDS}"));
-        }
         for command in &request.commands {
             match &command.kind {
                 RequestedKind::LocalQueue { queue, .. } if !self.knows_queue(queue) => {

@@ -99,15 +99,63 @@ fn options_of_a_movement_can_say_what_it_waits_for() {
     let with = |config: StateConfig| {
         execute(1, Decision::NextStates(vec![StateMovement { config: Some(Box::new(config)), ..movement("B") }]))
     };
-    let skips = StateConfig { skip_wait_until: Some(true), ..any(vec![timer(1)]) };
-    let refused = world.decide(&with(skips)).unwrap_err();
-    let why = "the options of state \"B\": commandRequest can't be given together with skipWaitUntil";
-    assert_eq!(refused.to_string(), why);
-    let many = world.decide(&with(any(vec![timer(1); 1001]))).unwrap_err();
-    let why = "the options of state \"B\": commandRequest has 1001 commands; the limit is 1000";
-    assert_eq!(many.to_string(), why);
     world.run(with(any(vec![timer(1)]))).unwrap();
     assert_eq!(world.status(2), Waiting);
+}
+
+/// A registration can cure an unknown name. It can't cure options that contradict themselves.
+#[test]
+fn a_static_wait_that_no_registration_can_cure_makes_an_answer_invalid() {
+    let world = World::started(definition(&[("Go", skipping()), ("B", plain())]));
+    let cron = |timezone: &str| RequestedCommand {
+        command_id: None,
+        kind: RequestedKind::TimerCron(Cron { expression: "*".to_owned(), timezone: Some(timezone.to_owned()) }),
+    };
+    let wrong = || {
+        let skips = StateConfig { skip_wait_until: Some(true), ..any(vec![timer(1)]) };
+        [
+            (skips, "commandRequest can't be given together with skipWaitUntil"),
+            (any(vec![timer(1); 1001]), "commandRequest has 1001 commands; the limit is 1000"),
+            (any(vec![cron("Mars")]), "commandRequest.timerCommands.timezone is unknown: \"Mars\""),
+        ]
+    };
+    let recovering = |config: StateConfig| StateConfig {
+        state_failure_recovery_options: Some(FailureRecovery {
+            policy: FailurePolicy::ProceedToConfiguredState,
+            state_failure_proceed_state_id: Some("B".to_owned()),
+            state_failure_proceed_state_config: Some(Box::new(config)),
+        }),
+        ..plain()
+    };
+    let inner = "stateFailureRecoveryOptions.stateFailureProceedStateConfig.";
+    let outer = wrong().map(|(config, why)| (recovering(config), format!("{inner}{why}")));
+    let deepest = wrong().map(|(config, why)| (recovering(recovering(config)), format!("{inner}{inner}{why}")));
+    let all = wrong().map(|(config, why)| (config, why.to_owned())).into_iter().chain(outer).chain(deepest);
+    for (config, why) in all {
+        let to = StateMovement { config: Some(Box::new(config)), ..movement("B") };
+        let refused = world.decide(&execute(1, Decision::NextStates(vec![to])));
+        assert_eq!(refused, Err(Rejection::InvalidAnswer(format!("the options of state \"B\": {why}"))));
+    }
+    let mut world = World::started(definition(&[("Go", skipping()), ("B", plain())]));
+    world.definition.local_queues = Some(["q".to_owned()].into());
+    let to = StateMovement { config: Some(Box::new(any(vec![from_queue("nowhere", 1, 1)]))), ..movement("B") };
+    let refused = world.decide(&execute(1, Decision::NextStates(vec![to])));
+    let why = "the options of state \"B\": commandRequest names the unknown local queue \"nowhere\"";
+    assert_eq!(refused, Err(Rejection::InvalidOptions(why.to_owned())));
+}
+
+/// The options of the state to proceed to are checked for that state, and not without end.
+#[test]
+fn a_state_may_proceed_to_itself_with_a_static_wait() {
+    let recovery = FailureRecovery {
+        policy: FailurePolicy::ProceedToConfiguredState,
+        state_failure_proceed_state_id: Some("B".to_owned()),
+        state_failure_proceed_state_config: Some(Box::new(any(vec![timer(1)]))),
+    };
+    let config = StateConfig { state_failure_recovery_options: Some(recovery), ..plain() };
+    let world = World::started(definition(&[("Go", skipping()), ("B", config.clone())]));
+    assert_eq!(world.definition.check_static_wait("B", None), Ok(()));
+    assert_eq!(world.definition.check_static_wait("B", Some(&config)), Ok(()));
 }
 
 #[test]

@@ -199,14 +199,13 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
         Rejection::UnknownLocalAttribute(_)
         | Rejection::UnknownGlobalAttribute(_)
         | Rejection::UnknownFunction(_)
-        | Rejection::InvalidOptions(_) => Refusal::new(b"XD009", rejection.to_string()),
+        | Rejection::InvalidOptions(_)
+        | Rejection::InvalidAnswer(_) => Refusal::new(b"XD009", rejection.to_string()),
         Rejection::OverQuota(what) => over_quota(what),
         Rejection::NoTimer(_) => {
             Refusal::new(b"XD019", rejection.to_string()).hint("xdb.waits shows what the step waits for.")
         }
-        Rejection::Stale | Rejection::InvalidAnswer(_) | Rejection::UnusedInput => {
-            Refusal::internal(rejection.to_string())
-        }
+        Rejection::Stale | Rejection::UnusedInput => Refusal::internal(rejection.to_string()),
     }
 }
 
@@ -217,7 +216,9 @@ pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
             let what = format_args!("\"{name}\" is not listed in states; known are {known}");
             invalid_argument("options.startingState", what)
         }
-        Rejection::InvalidOptions(what) => invalid_argument("options.startingStateConfig", what),
+        Rejection::InvalidOptions(what) | Rejection::InvalidAnswer(what) => {
+            invalid_argument("options.startingStateConfig", what)
+        }
         Rejection::UnusedInput => invalid_argument("input", "the process type has no starting state"),
         rejection => rejected(process_id, rejection),
     }

@@ -93,6 +93,11 @@ fn a_refused_command_has_the_same_message_wherever_it_is_refused() {
     assert_eq!(refusal.detail.as_deref(), Some("Its status is FAILED."));
     assert_eq!(refusal::rejected("p", &Rejection::Stale).sqlstate(), "XX000");
     assert_eq!(refusal::rejected_start("p", &Rejection::UnusedInput).sqlstate(), "XD009");
+    for wrong in [Rejection::InvalidOptions("too long".to_owned()), Rejection::InvalidAnswer("too long".to_owned())] {
+        assert_eq!(refusal::rejected("p", &wrong).sqlstate(), "XD009");
+        let message = "invalid value for options.startingStateConfig: too long";
+        assert_eq!(refusal::rejected_start("p", &wrong).message, message);
+    }
     let unknown = Rejection::UnknownQueue { name: "q".to_owned(), known: "a, b".to_owned() };
     let refusal = refusal::rpc_not_applied("peek", xdb_protocol::rejected_answer(&unknown).0);
     let detail = "Unknown local queue \"q\": known are a, b.";

@@ -106,6 +106,10 @@ fn what_a_guard_or_a_static_wait_can_not_be() {
         (r#""A": {"guards": "B"}"#, "states.A.guards must be an array"),
         (r#""A": {"interrupting": 1}"#, "states.A.interrupting must be true or false"),
         (r#""A": {"compensationStateId": ""}"#, "states.A.compensationStateId is empty"),
+        (
+            r#""A": {"compensationStateId": "Undo"}"#,
+            "states.A.compensationStateId \"Undo\" is not listed in states; known are A",
+        ),
     ];
     for (states, why) in cases {
         assert_eq!(parse_definition(&format!("{{\"states\": {{{states}}}}}")).unwrap_err(), why);

@@ -128,7 +128,7 @@ fn functions_and_pull_workers_have_static_waits_too() {
 #[test]
 fn options_that_say_twice_what_a_state_waits_for_are_refused() {
     let app = App::new("static_bad");
-    let mut db = app.superuser();
+    let mut superuser = app.superuser();
     let cases = [
         (waiting(json!({"skipWaitUntil": true})), "states.A.commandRequest can't be given together with skipWaitUntil"),
         (
@@ -143,9 +143,23 @@ fn options_that_say_twice_what_a_state_waits_for_are_refused() {
     for (options, why) in cases {
         let definition = json!({"states": {"A": options}, "localQueues": ["q"]});
         let sql = format!("SELECT xdb.register_process_type('bad', NULL, {})", literal(&definition.to_string()));
-        let error = db.try_run(&sql).unwrap_err();
+        let error = superuser.try_run(&sql).unwrap_err();
         assert!(error.message.contains(why), "{error:?} is not {why}");
         assert_eq!(error.code, "XD008");
+    }
+    let _worker = app.worker(|_: &Call| no_command());
+    app.register("good", &Definition::starting_with("A").waiting_step("A"));
+    let mut db = app.db();
+    let odd = json!({"commandRequest": {"waitingType": "AnyOfCompletion",
+        "timerCommands": [{"cron": "@daily", "timezone": "Mars"}]}});
+    for (options, why) in [
+        (waiting(json!({"skipWaitUntil": true})), "commandRequest can't be given together with skipWaitUntil"),
+        (odd, "commandRequest.timerCommands.timezone is unknown: \"Mars\""),
+    ] {
+        let options = literal(&json!({"startingStateConfig": options}).to_string());
+        let error = db.refused("XD009", &format!("SELECT xdb.start_process('p', 'good', options => {options})"));
+        assert!(error.message.contains("options.startingStateConfig: "), "{error:?}");
+        assert!(error.message.contains(why), "{error:?} is not {why}");
     }
     app.done(&[]);
 }

@@ -193,7 +193,7 @@ impl Model {
         if let Some(config) = &start.starting_state_config {
             faults.extend(option_faults(config, context));
             let twice = first.as_ref().is_some_and(|state_id| twice(state_id, config, context));
-            faults.extend(twice.then_some(Refusal::InvalidOptions));
+            faults.extend(twice.then_some(Refusal::InvalidAnswer));
         }
         none(faults)?;
         let begin = start.start_at.filter(|at| *at > context.now).unwrap_or(context.now);
@@ -716,7 +716,7 @@ fn movement_faults(movements: &[StateMovement], context: &Context<'_>) -> Vec<Re
         }
         if let Some(config) = &to.config {
             faults.extend(option_faults(config, context));
-            faults.extend(twice(&to.state_id, config, context).then_some(Refusal::InvalidOptions));
+            faults.extend(twice(&to.state_id, config, context).then_some(Refusal::InvalidAnswer));
         }
     }
     faults
@@ -761,7 +761,11 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
     let bad_global = names(global).iter().any(|name| !is_mapped(name, context));
     let mut faults = vec![Refusal::InvalidOptions; usize::from(bad_local || bad_global)];
     let waits_for = config.command_request.iter().flat_map(|request| request_faults(request, context));
-    faults.extend(waits_for.map(|_| Refusal::InvalidOptions));
+    // Options with an unknown name may be registered soon; nothing cures a wrong tick.
+    faults.extend(waits_for.map(|fault| match fault {
+        Refusal::InvalidAnswer => Refusal::InvalidAnswer,
+        _ => Refusal::InvalidOptions,
+    }));
     if let Some(recovery) = &config.state_failure_recovery_options {
         let to = &recovery.state_failure_proceed_state_id;
         if to.as_ref().is_some_and(|to| !context.definition.states.contains_key(to)) {
@@ -770,7 +774,7 @@ fn option_faults(config: &StateConfig, context: &Context<'_>) -> Vec<Refusal> {
         if let Some(config) = &recovery.state_failure_proceed_state_config {
             faults.extend(option_faults(config, context));
             let twice = to.as_ref().is_some_and(|to| twice(to, config, context));
-            faults.extend(twice.then_some(Refusal::InvalidOptions));
+            faults.extend(twice.then_some(Refusal::InvalidAnswer));
         }
     }
     faults
