@@ -2,7 +2,8 @@
 
 use xdb_cluster_tests::prelude::*;
 
-/// The types `Order` and `Quiet` have the changes `order-events`; `Quiet` keeps no history. `Forward` takes up to 500
+/// The types `Order`, `Quiet` and `Parcel` have the changes `order-events`; `Quiet` keeps no history, and `Parcel` raises
+/// an incident. `Forward` takes up to 500
 /// changes at a time, and writes them to a table.
 fn application(name: &str) -> (App, Worker) {
     let app = App::new(name);
@@ -26,6 +27,7 @@ fn application(name: &str) -> (App, Worker) {
             Reply::Json(200, next)
         }
         (_, "Pick") => next_all(&[("Pack", json!({"box": 1})), ("Pack", json!(null))]).into(),
+        (_, "Ship") => error(500, "Lost", "the parcel is lost"),
         (_, "Pack") if call.input().is_null() => error(500, "Torn", "the box is torn"),
         _ => graceful_complete(json!("done")).into(),
     });
@@ -43,10 +45,16 @@ fn application(name: &str) -> (App, Worker) {
     order["globalQueues"] = json!([]);
     let mut quiet = order.clone();
     quiet["history"] = json!("none");
+    let incident = json!({"executeApiRetryPolicy": {"maximumAttempts": 1},
+        "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
+    let parcel = Definition::starting_with("Ship").step_with("Ship", incident).with("globalQueues", json!([]));
+    let parcel = parcel.with("changes", json!("order-events"));
     let mut forward = Definition::starting_with("Forward").waiting_step("Forward").json().clone();
     forward["globalQueues"] = json!(["order-events"]);
     forward["functions"] = json!({"export": "public.export"});
-    for (name, definition) in [("Order", order), ("Quiet", quiet), ("Forward", forward)] {
+    for (name, definition) in
+        [("Order", order), ("Quiet", quiet), ("Parcel", parcel.json().clone()), ("Forward", forward)]
+    {
         let sql = format!("SELECT xdb.register_process_type('{name}', 'stub', '{definition}')");
         app.superuser().run(&sql);
     }
@@ -66,11 +74,14 @@ fn exporters_see_every_record_of_state_changes_if_configured() {
     }
     db.run("SELECT xdb.start_processes('[{\"process_type\": \"Order\", \"process_id\": \"order-bulk\"}]')");
     db.run("BEGIN; SELECT xdb.start_process('never', 'Order'); ROLLBACK");
+    db.start("order-parcel", "Parcel").go();
+    wait_until("an incident is raised", 60, || db.count("xdb.incidents WHERE process_id = 'order-parcel'") == 1);
+    db.run("SELECT xdb.stop_process('order-parcel')");
     wait_until("all complete", 60, || {
         db.count("xdb.processes WHERE process_id <> 'forward' AND status = 'COMPLETED'") == 41
     });
     let closed = "public.exported WHERE change->>'eventType' = 'ProcessClosed'";
-    wait_until("all are forwarded", 60, || db.count(closed) == 41);
+    wait_until("all are forwarded", 60, || db.count(closed) == 42);
     let differences = db.count(
         "(SELECT process_id, execution_id::text, event_id, event_type, details, event_time FROM xdb.history
           WHERE process_id LIKE 'order-%' AND event_type IN ('ProcessStarted', 'StateStarted', 'StateCompleted', 'StateFailed',
@@ -80,7 +91,8 @@ fn exporters_see_every_record_of_state_changes_if_configured() {
     );
     assert_eq!(differences, 0);
     let changes = |like: &str| format!("public.exported WHERE key LIKE '{like}'");
-    assert_eq!(db.count(&changes("order-%")), 21 * 10);
+    let of_parcel = ["ProcessStarted", "StateStarted", "IncidentRaised", "ProcessClosed"];
+    assert_eq!(db.count(&changes("order-%")), 21 * 10 + of_parcel.len() as i64);
     assert_eq!(db.count(&changes("quiet-%")), 20 * 10, "without history, too");
     assert_eq!(db.count(&changes("never")), 0);
     let out_of_order = db.count(
@@ -96,6 +108,7 @@ fn exporters_see_every_record_of_state_changes_if_configured() {
     assert_eq!(started[..5], ["ProcessStarted", "StateStarted", "StateCompleted", "StateStarted", "StateStarted"]);
     assert!(started.contains(&"StateFailed".to_owned()), "{started:?}");
     assert_eq!(types(&mut db, of_quiet).len(), 10);
+    assert_eq!(types(&mut db, "order-parcel"), of_parcel);
     let owners: Vec<String> =
         app.superuser().all("SELECT DISTINCT owner_name FROM xdb.global_message WHERE queue_name = 'order-events'");
     assert!(owners.iter().all(|owner| owner == "app"), "{owners:?}");

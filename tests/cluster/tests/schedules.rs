@@ -134,6 +134,34 @@ fn a_new_deployment_replaces_the_timer_of_the_old_one() {
 }
 
 #[test]
+fn stopping_or_replacing_a_schedule_ends_none_of_its_reports() {
+    let app = application(App::new("cron_left"));
+    app.superuser().run(
+        r#"SELECT xdb.register_process_type('Report', NULL, '{"startingState": "Write", "states": {"Write": {
+            "commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]},
+            "executeFunction": "public.report"}}}')"#,
+    );
+    let mut db = app.db();
+    let of_type = "SELECT process_id FROM xdb.processes WHERE process_type = 'Report' AND process_id LIKE";
+    let begun = |db: &mut Db, like: &str| !db.all::<String>(&format!("{of_type} '{like}'")).is_empty();
+    schedule(&mut db, "kept", "@every 1 second", "old-{time}");
+    wait_until("a report of the old one runs", 30, || begun(&mut db, "old-%"));
+    schedule(&mut db, "kept", "@every 1 second", "new-{time}");
+    wait_until("a report of the new one runs", 30, || begun(&mut db, "new-%"));
+    db.run("SELECT xdb.stop_process('kept')");
+    // A report is no child of its schedule, so no timer ends it.
+    let of_schedule = "xdb.processes WHERE process_type = 'Report' AND parent_execution_id IS NOT NULL";
+    assert_eq!((db.count(of_schedule), db.count("xdb.timers WHERE kind = 'PARENT_CLOSED'")), (0, 0));
+    let started: Vec<String> = db.all(&format!("{of_type} '%'"));
+    for id in &started {
+        db.publish(id, "go", json!(null));
+        assert_eq!(db.completes(id).status(), "COMPLETED");
+    }
+    assert_eq!(reports(&mut db, "%").len(), started.len());
+    app.done(&[]);
+}
+
+#[test]
 fn a_refused_start_skips_its_tick_and_is_told() {
     let app = application(App::new("cron_refused"));
     let mut db = app.db();

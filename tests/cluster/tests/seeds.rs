@@ -1,5 +1,6 @@
 //! The tables of the design documents that XDB was asked to replace, row by row: the records of a workflow engine's stream
-//! as histories, the tables of locks as rows of `xdb.locks`, the modes of queues in the words of their document.
+//! as histories, the tables of locks as rows of `xdb.locks`, the transitions of a state machine as rows of
+//! `xdb.transitions`, the modes of queues in the words of their document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
@@ -613,6 +614,47 @@ fn the_state_machine_type_lock_table_rejects_immediately_or_sleeps() {
     db.start("a", "TypeA").refused(codes::PAUSED);
     db.start("b", "TypeB").go();
     db.run("SELECT xdb.stop_process('b')");
+    app.done(&[]);
+}
+
+// --- the history of a state machine ----------------------------------------------------------------------------------
+
+/// "History of executed transitions: handler names, initial and modified states, arbitrary data." The machine moves
+/// forward and backward. A handler has the name of its state.
+#[test]
+fn a_history_of_executed_transitions_has_handler_names_initial_and_modified_states_and_arbitrary_data() {
+    let app = App::new("seed_transitions");
+    let worker = app.worker(|call: &Call| match call.state_execution_id() {
+        "Draft-1" => next("Review", json!({"pages": 1})).locals(json!({"author": "Ann"})),
+        "Review-1" => next("Draft", json!("too short")),
+        "Draft-2" => next("Review", json!({"pages": 9})).locals(json!({"author": "Bob", "drafts": 2})),
+        _ => graceful_complete(json!(null)).locals(json!({"approved": true})),
+    });
+    app.register("Letter", &Definition::starting_with("Draft").step("Draft").step("Review"));
+    let mut db = app.db();
+    db.start("p", "Letter").input(json!("a letter")).go();
+    db.completes("p");
+    let table = "SELECT regexp_replace(from_state, '-[0-9]+$', '') AS \"HandlerName\", from_state AS \"InitialState\",
+        to_state AS \"ModifiedState\", outcome AS \"Outcome\", input AS \"Input\", written AS \"Data\"
+        FROM xdb.transitions WHERE process_id = 'p' ORDER BY event_id";
+    let row = |from: Value, to: Value, input: Value, data: Value| {
+        let handler = from.as_str().map(|step| step.trim_end_matches("-1").trim_end_matches("-2"));
+        let outcome = if from.is_null() { json!(null) } else { json!("COMPLETED") };
+        json!({"HandlerName": handler, "InitialState": from, "ModifiedState": to, "Outcome": outcome, "Input": input, "Data": data})
+    };
+    let rows = [
+        row(json!(null), json!("Draft-1"), json!("a letter"), json!(null)),
+        row(json!("Draft-1"), json!("Review-1"), json!({"pages": 1}), json!({"author": "Ann"})),
+        row(json!("Review-1"), json!("Draft-2"), json!("too short"), json!(null)),
+        row(json!("Draft-2"), json!("Review-2"), json!({"pages": 9}), json!({"author": "Bob", "drafts": 2})),
+        row(json!("Review-2"), json!(null), json!(null), json!({"approved": true})),
+    ];
+    assert_eq!(db.rows(table), rows);
+    let executed: Vec<_> = worker.calls().iter().map(|call| json!(call.target())).collect();
+    assert_eq!(executed, rows[1..].iter().map(|row| row["HandlerName"].clone()).collect::<Vec<_>>());
+    let times = "SELECT bool_and(event_time BETWEEN p.started_at AND clock_timestamp())
+        FROM xdb.transitions AS t JOIN xdb.processes AS p USING (execution_id) WHERE p.process_id = 'p'";
+    assert!(db.one::<bool>(times));
     app.done(&[]);
 }
 
