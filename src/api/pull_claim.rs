@@ -9,7 +9,7 @@
 use super::answering;
 use super::owners_tables::OwnersTables;
 use super::pull_scan::{DueLines, ScanMemory, in_turn};
-use super::{Caller, process, pull};
+use super::{Caller, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, Paused, Verdict, eligible};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::commit::leasing;
@@ -55,8 +55,8 @@ const TABLES_LOCKED: time::Duration = time::Duration::from_millis(100);
 /// If reading the columns for one call takes longer, this owner's other calls wait for another claim.
 const SLOW_TABLES: time::Duration = time::Duration::from_secs(1);
 
-/// A call that is not made, or whose lease has ended, and what follows its failed attempt.
-type FailedCall = (Begun, Failure, Further);
+/// A call that is not made, or whose lease has ended, and the command that fails its attempt or its process.
+type FailedCall = (StateKey, Command);
 
 /// The arguments of `xdb.claim_calls`.
 pub(super) struct Poll {
@@ -120,10 +120,8 @@ struct SetAside {
     for_functions: Vec<StateKey>,
     of_processes: Vec<StateKey>,
     of_types: OfPausedTypes,
-    /// Attempts that fail before the call is made.
+    /// Calls that fail before they are made.
     failed: Vec<FailedCall>,
-    /// Executions that are closed: the process and the reason.
-    closed: BTreeMap<ExecutionId, (String, &'static str)>,
 }
 
 /// A call of a round.
@@ -292,7 +290,7 @@ impl Poll {
         let mut round = Round { due, executions, ..Round::default() };
         let keys: Vec<_> = round.due.iter().map(|due| due.key).collect();
         state::states_in(spi, &mut round.executions, &keys, &mut ByteBudget::default())?;
-        self.judge(spi, registry, &mut round, seen)?;
+        self.judge(spi, &mut round, seen)?;
         let wants_local = |call: &Call<'_>| call.due.has_locals && call.wants_local();
         let with_local: BTreeSet<_> = round.calls().filter(wants_local).map(|call| call.due.key.0).collect();
         let with_local: Vec<_> = with_local.into_iter().collect();
@@ -303,7 +301,7 @@ impl Poll {
     /// Sets aside the calls that this worker does not make now. Calls follow their process types to other workers.
     /// Calls of paused processes and types are parked, as the scheduler parks them. A process whose owner no longer
     /// exists fails.
-    fn judge(&self, spi: &Spi, registry: &mut Registry, round: &mut Round, seen: &mut Seen) -> Result<()> {
+    fn judge(&self, spi: &Spi, round: &mut Round, seen: &mut Seen) -> Result<()> {
         let (mut aside, now) = (SetAside::default(), clock::now());
         for call in round.calls() {
             let (meta, key) = (&call.loaded.meta, call.due.key);
@@ -327,14 +325,12 @@ impl Poll {
                         .insert(Level { line: meta.line_at(seen.worker), priority: call.due.line.priority });
                     aside.of_types.found.push(key);
                 }
-                (_, Verdict::Fails(failure, further)) => aside.failed.push((call.begun(), failure, further)),
-                (_, Verdict::Closes(why)) => {
-                    drop(aside.closed.insert(key.0, (call.loaded.before.process_id.clone(), why)))
-                }
+                (_, Verdict::Fails(failure, further)) => aside.failed.push(call.begun().failed(failure, further)),
+                (_, Verdict::Closes(why)) => aside.failed.push((key, Command::Fail { reason: why.to_owned() })),
             }
             aside.keys.insert(key);
         }
-        aside.write(spi, registry, seen)?;
+        aside.write(spi, seen)?;
         round.aside = aside;
         Ok(())
     }
@@ -353,7 +349,7 @@ impl Poll {
                     *bytes += request.request.len();
                     made.push((call.due, call.api, request));
                 }
-                Some(Err(failure)) => failed.push((call.begun(), failure, Further::ByPolicy)),
+                Some(Err(failure)) => failed.push(call.begun().failed(failure, Further::ByPolicy)),
                 None => {}
             }
         }
@@ -374,7 +370,7 @@ impl Poll {
                     });
                 }
             }
-            let begun: Vec<_> = failed.iter().map(|(begun, ..)| begun.key).collect();
+            let begun: Vec<_> = failed.iter().map(|(key, _)| *key).collect();
             store::begin_attempts(spi, &begun, now)?;
             seen.wrote |= fail(spi, registry, failed)?;
             Ok(())
@@ -459,7 +455,7 @@ impl Poll {
 
 impl SetAside {
     /// Writes what was set aside. Skips rows that another session has locked.
-    fn write(&self, spi: &Spi, registry: &mut Registry, seen: &mut Seen) -> Result<()> {
+    fn write(&self, spi: &Spi, seen: &mut Seen) -> Result<()> {
         claim::move_to_workers(spi, &self.moved)?;
         claim::move_to_lane(spi, &self.for_functions, RUNNERS_LANE)?;
         if !self.moved.is_empty() {
@@ -468,12 +464,6 @@ impl SetAside {
         }
         seen.wrote |= !parked::park_of_processes(spi, &self.of_processes)?.is_empty();
         seen.wrote |= !parked::park_of_types(spi, 0, &self.of_types, clock::now(), clock::real())?.is_empty();
-        for (id, (process_id, why)) in &self.closed {
-            if !execution::lock_for_close(spi, &[*id])?.is_empty() {
-                process::close(spi, registry, process_id, *id, Command::Fail { reason: (*why).to_owned() })?;
-                seen.wrote = true;
-            }
-        }
         Ok(())
     }
 }
@@ -511,28 +501,27 @@ fn note_over(spi: &Spi, registry: &mut Registry, worker: WorkerId, over: Vec<Sta
     let over: Vec<_> = over.into_iter().filter(|key| locked.contains_key(&key.0)).collect();
     let ended = Failure::of("Timeout", "the lease expired before the call was completed".to_owned());
     let over = store::still_over(spi, worker, &over, clock::real())?;
-    let noted = fail(spi, registry, over.into_iter().map(|begun| (begun, ended.clone(), Further::ByPolicy)).collect())?;
+    let failed = over.into_iter().map(|begun| begun.failed(ended.clone(), Further::ByPolicy));
+    let noted = fail(spi, registry, failed.collect())?;
     crash::point("pull-note");
     Ok(noted)
 }
 
-/// Applies failed attempts, but skips locked executions. Returns whether it wrote anything.
-fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result<bool> {
-    if attempts.is_empty() {
+/// Fails attempts and processes, but skips locked executions. Returns whether it wrote anything.
+fn fail(spi: &Spi, registry: &mut Registry, calls: Vec<FailedCall>) -> Result<bool> {
+    if calls.is_empty() {
         return Ok(false);
     }
-    let keys: Vec<_> = attempts.iter().map(|(begun, ..)| begun.key).collect();
+    let keys: Vec<_> = calls.iter().map(|(key, _)| *key).collect();
     let mut loaded = answering::executions(spi, registry, &executions_of(&keys), Lock::StepOrSkip)?;
     loaded.retain(|_, entry| entry.before.is_running());
     state::states(spi, &mut loaded, &keys)?;
     let now = clock::now();
-    for (begun, failure, further) in attempts {
-        let id = begun.key.0;
+    for ((id, _), command) in calls {
         if loaded.contains_key(&id) {
-            let command = begun.record(0).as_attempt().failed(failure, further);
             let outcome = xdb_calls::apply(&mut Failing { spi, loaded: &mut loaded, id, now }, &command)?;
             if matches!(outcome, Outcome::Closing { .. }) {
-                // Another session publishes to the process, or closes its parent. A later claim records this attempt.
+                // Another session publishes to the process, or closes its parent. A later claim fails this call.
                 loaded.remove(&id);
             }
         }
@@ -541,7 +530,7 @@ fn fail(spi: &Spi, registry: &mut Registry, attempts: Vec<FailedCall>) -> Result
     Ok(loaded.values().any(|entry| !entry.events.is_empty()))
 }
 
-/// Applies a failed attempt to an execution that the claim has locked.
+/// Fails an attempt, or the process, of an execution that the claim has locked.
 struct Failing<'a> {
     spi: &'a Spi,
     loaded: &'a mut BTreeMap<ExecutionId, Loaded>,
@@ -575,6 +564,10 @@ impl Driver for Failing<'_> {
 }
 
 impl Begun {
+    fn failed(self, failure: Failure, further: Further) -> FailedCall {
+        (self.key, self.record(0).as_attempt().failed(failure, further))
+    }
+
     /// The record of the call.
     pub(super) fn record(&self, lease_number: i64) -> CallRecord {
         let first_attempt_at = self.first_attempt_at.unwrap_or_else(clock::now);

@@ -1,9 +1,8 @@
 //! Children: processes that an answer starts (`startProcesses`), the message to the parent when one closes, and their
-//! end with their parent. By workers over HTTP, functions, pull workers and RPCs.
+//! end with their parent. By workers over HTTP, functions, pull workers and RPCs. Their races are in `children_races.rs`.
 
 use std::collections::BTreeMap;
 
-use xdb_cluster_tests::cluster::signal;
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
@@ -254,6 +253,52 @@ fn a_pull_worker_starts_children_and_closes_one() {
     app.done(&[]);
 }
 
+/// A trigger of the child's table runs as the owner of the parent, whatever answers the call, and can't change its role.
+/// The role of the pull worker has no rights on the tables.
+#[test]
+fn children_of_a_step_are_started_as_the_owner_of_the_process() {
+    let app = App::new("children_owner");
+    let (mut superuser, mut db, mut other) = (app.superuser(), app.db(), app.session("other"));
+    db.run(
+        "CREATE TABLE public.places (id text PRIMARY KEY, n int);
+         CREATE TABLE public.witness (id text, who name);
+         CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             BEGIN RESET ROLE; EXCEPTION WHEN OTHERS THEN NULL; END;
+             INSERT INTO public.witness VALUES (new.id, current_user);
+             RETURN new;
+         END $$;
+         CREATE TRIGGER note BEFORE INSERT ON public.places FOR EACH ROW EXECUTE FUNCTION public.note();
+         CREATE FUNCTION public.begins(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT request -> 'stateInput' $$;",
+    );
+    superuser.run("SELECT xdb.register_worker('pull', NULL, role => 'other')");
+    let worker = app.worker(|call: &Call| Reply::Json(200, call.input().clone()));
+    app.register("child", &Definition::without_start().maps("public.places", "id", &["n"]));
+    let function = Definition::starting_with("Only").step_with("Only", json!({"executeFunction": "public.begins"}));
+    app.register("http", &one_step());
+    app.register("function", &function);
+    app.register_with("pull", "pull", &one_step());
+    for id in ["http", "function", "pull"] {
+        let child = json!([{"processType": "child", "processId": format!("child of {id}"), "globalAttributePk": id,
+            "globalAttributes": {"n": 1}, "whenParentCloses": "LEAVE"}]);
+        db.start(id, id).input(force_complete(json!(null)).starting(child).json()).go();
+    }
+    let completed =
+        "SELECT xdb.complete_call(token, request -> 'stateInput') FROM xdb.claim_calls('pull', 1, wait => '10 s')";
+    assert_eq!(other.rows(completed).len(), 1);
+    for id in ["http", "function", "pull"] {
+        db.completes(id);
+        let child = format!("child of {id}");
+        let owner: String = superuser.one(&format!("SELECT owner FROM xdb.processes WHERE process_id = '{child}'"));
+        assert_eq!(owner, "app", "{child}");
+        assert_eq!(superuser.all::<String>(&format!("SELECT who::text FROM witness WHERE id = '{id}'")), ["app"]);
+        is_sound(&mut db, &[id, &child]);
+        db.run(&format!("SELECT xdb.stop_process('{child}')"));
+    }
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    drop(worker);
+    app.done(&[]);
+}
+
 /// The lease of the last attempt of a child has ended. The claim that finds this closes the child.
 #[test]
 fn a_claim_that_closes_a_child_keeps_its_parent_from_closing_before_the_message_is_there() {
@@ -295,6 +340,41 @@ fn a_claim_that_closes_a_child_keeps_its_parent_from_closing_before_the_message_
     is_sound(&mut db, &["p", "c"]);
     drop(worker);
     app.done(&[]);
+}
+
+/// A claim closes a child whose owner no longer exists. While a session has stopped the parent and has not committed, a
+/// claim passes the child over, and claims other calls.
+#[test]
+fn a_claim_does_not_wait_for_an_open_stop_of_the_parent_of_a_child_without_owner() {
+    let (app, _worker, mut db) = family("children_ownerless");
+    let mut superuser = app.superuser();
+    superuser.run(
+        "SELECT xdb.register_worker('pull', NULL, role => 'app'); CREATE ROLE parting LOGIN; GRANT app TO parting;
+         SELECT xdb.grant_usage('parting')",
+    );
+    app.register_with("pull", "pulled", &one_step());
+    start(&mut db, "p", 1, json!([]));
+    waits(&mut db, "p");
+    app.session("parting").rpc("p", "add", json!([{"processType": "pulled", "processId": "c", "onClose": "ended"}]));
+    wait_until("the role is dropped", 10, || {
+        superuser.try_run("SELECT xdb.revoke_usage('parting'); DROP ROLE parting").is_ok()
+    });
+    let mut stopping = app.db();
+    stopping.run("BEGIN; SELECT xdb.stop_process('p')");
+    db.start("other", "pulled").go();
+    let mut claimer = app.db();
+    claimer.run("SET lock_timeout = '10s'");
+    assert_eq!(claimer.count("xdb.claim_calls('pull', 2)"), 1);
+    assert_eq!(superuser.status("c"), "RUNNING");
+    stopping.run("ROLLBACK");
+    assert_eq!(claimer.count("xdb.claim_calls('pull', 2)"), 0);
+    assert_eq!(superuser.status("c"), "FAILED");
+    let message = db.completes("p").result()[0].clone();
+    assert_eq!(message["status"], "FAILED");
+    assert!(message["reason"].as_str().is_some_and(|reason| reason.contains("no longer exists")), "{message}");
+    is_sound(&mut superuser, &["p", "c"]);
+    db.run("SELECT xdb.stop_process('other')");
+    app.done(&["parting"]);
 }
 
 #[test]
@@ -429,134 +509,6 @@ fn answers_with_invalid_children_fail_and_say_where() {
         db.refused("XD009", &format!("SELECT xdb.start_processes(jsonb_build_array(jsonb_build_object('process_type', 'one', 'options', {})))", jsonb(&options)));
     }
     drop(worker);
-    app.done(&[]);
-}
-
-#[test]
-fn the_close_of_a_child_waits_for_a_session_that_is_about_to_stop_its_parent() {
-    let (app, _worker, mut db) = family("children_open_stop");
-    start(&mut db, "p", 1, json!([{"processType": "child", "processId": "c", "onClose": "ended"}]));
-    waits(&mut db, "c");
-    let about_to_close = |id: &str| {
-        app.superuser().count(&format!("xdb.process_execution WHERE process_id = '{id}' AND closing IS NOT NULL")) == 1
-    };
-    // The session changes its mind: the parent gets the message.
-    let mut other = app.db();
-    other.run("BEGIN; SELECT xdb.stop_process('p')");
-    db.publish("c", "go", json!(1));
-    wait_until("the child is about to close", 20, || about_to_close("c"));
-    assert_eq!(db.status("c"), "RUNNING");
-    other.run("ROLLBACK");
-    assert_eq!(db.completes("p").result()[0]["result"], 1);
-    // The session commits: the parent gets none.
-    start(&mut db, "q", 1, json!([{"processType": "child", "processId": "d", "onClose": "ended"}]));
-    waits(&mut db, "d");
-    other.run("BEGIN; SELECT xdb.stop_process('q')");
-    db.publish("d", "go", json!(2));
-    wait_until("the child is about to close", 20, || about_to_close("d"));
-    other.run("COMMIT");
-    wait_until("both have closed", 20, || db.status("d") != "RUNNING");
-    is_sound(&mut db, &["p", "c", "q", "d"]);
-    assert_eq!(app.superuser().count("xdb.inbox"), 0);
-    app.done(&[]);
-}
-
-/// The parent closes as soon as its queue is empty. A message of a child that closed before is in the queue, and one that
-/// closes later is dropped. Both also happen in one turn.
-#[test]
-fn no_message_of_a_child_is_lost_to_a_conditional_close_of_its_parent() {
-    let app = App::new("children_conditional");
-    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
-        (_, "Begin") => {
-            let n = call.input().as_u64().unwrap_or_default();
-            let children: Vec<_> = (0..n).map(|_| json!({"processType": "quick", "onClose": "ended"})).collect();
-            next("Drain", json!(null)).starting(json!(children))
-        }
-        (Api::WaitUntil, "Drain") => any_of(&[
-            json!({"localQueueCommands": {"commandId": "ended", "queueName": "ended", "atLeast": 1, "atMost": 3}}),
-        ]),
-        (_, "Drain") => close_if_empty("ended", "Drain"),
-        _ => force_complete(json!(null)),
-    });
-    let definition = Definition::starting_with("Begin").step("Begin").waiting_step("Drain");
-    app.register("drain", &definition.with("localQueues", json!(["ended"])));
-    app.register("quick", &one_step());
-    let mut db = app.db();
-    for round in 0..10 {
-        let id = format!("p{round}");
-        db.start(&id, "drain").input(json!(20)).go();
-        db.completes(&id);
-        wait_until("the children have closed", 20, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
-        let received = format!(
-            "xdb.history, jsonb_array_elements(details -> 'messages') WHERE process_id = '{id}' AND event_type = 'MessagesReceived'"
-        );
-        let received = db.count(&received);
-        let consumed = format!(
-            "xdb.history, jsonb_array_elements(details -> 'messages') WHERE process_id = '{id}' AND event_type = 'CommandCompleted'"
-        );
-        assert_eq!(db.count(&consumed), received, "{id} closed when its queue was empty");
-        let closed = |condition: &str| {
-            format!(
-                "xdb.processes AS c JOIN xdb.processes AS p ON p.execution_id = c.parent_execution_id
-                 WHERE p.process_id = '{id}' AND c.status = 'COMPLETED' AND c.closed_at {condition} p.closed_at"
-            )
-        };
-        let (before, at_the_latest) = (db.count(&closed("<")), db.count(&closed("<=")));
-        assert!((before..=at_the_latest).contains(&received), "{id}: {before}, {received}, {at_the_latest}");
-        is_sound(&mut db, &[&id]);
-    }
-    drop(worker);
-    app.done(&[]);
-}
-
-/// The answer of one process starts a child in the place of a process whose answer is in the same turn. The turn is made
-/// again in parts, and no attempt is spent.
-#[test]
-fn an_answer_starts_a_child_in_the_place_of_a_process_that_answers_in_the_same_turn() {
-    let app = App::alone("children_in_place", ClusterOptions::default());
-    let worker = app.worker(|call: &Call| {
-        let child = json!([{"processType": "other", "processId": "other", "input": "child", "idReusePolicy": "TERMINATE_IF_RUNNING"}]);
-        match (call.target(), call.input().as_str()) {
-            ("Only", _) => Reply::hang(next("Rest", json!(null)).starting(child)),
-            ("Work", Some("child")) => next("Rest", json!("child")).into(),
-            ("Work", _) => Reply::hang(next("Work", json!(null)).publish("noise", json!(1))),
-            _ => dead_end().into(),
-        }
-    });
-    let rest =
-        json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "go"}]}});
-    app.register("one", &one_step().waiting_step_with("Rest", rest.clone()));
-    app.register("other", &Definition::starting_with("Work").step("Work").waiting_step_with("Rest", rest));
-    let mut db = app.db();
-    for round in 0..8 {
-        let id = format!("p{round}");
-        let old = db.start("other", "other").go();
-        db.start(&id, "one").go();
-        worker.wait_for("both calls", 20, |call| call.process_id() == id && call.executes("Only"));
-        worker.wait_for("both calls", 20, |call| {
-            call.body["context"]["processExecutionId"] == old && call.executes("Work")
-        });
-        let scheduler = app.scheduler();
-        signal(scheduler, libc::SIGSTOP);
-        worker.release();
-        // A message for the process that is replaced is in the same turn too.
-        db.publish("other", "go", json!(round));
-        signal(scheduler, libc::SIGCONT);
-        wait_until("the child rests", 20, || views::waits(&mut db, "other").len() == 1);
-        let statuses: Vec<String> =
-            db.all("SELECT status FROM xdb.processes WHERE process_id = 'other' ORDER BY started_at DESC LIMIT 2");
-        assert_eq!(statuses, ["RUNNING", "TERMINATED"]);
-        let parent: String =
-            db.one("SELECT parent_execution_id::text FROM xdb.processes WHERE process_id = 'other' AND is_latest");
-        assert_eq!(
-            parent,
-            db.one::<String>(&format!("SELECT execution_id::text FROM xdb.processes WHERE process_id = '{id}'"))
-        );
-        db.run(&format!("SELECT xdb.stop_process('{id}')"));
-        wait_until("its child has ended", 20, || db.status("other") == "TERMINATED");
-        worker.release();
-    }
-    assert_eq!(db.count("xdb.history WHERE event_type IN ('AttemptFailed', 'StateFailed')"), 0);
     app.done(&[]);
 }
 
