@@ -100,3 +100,101 @@ fn between_the_close_of_a_parent_and_that_of_its_children() {
     assert_eq!(app.superuser().count("xdb.timer"), 0);
     app.done(AFTER_A_CRASH);
 }
+
+/// The server crashes at a point that the answer of a pull worker reaches, which closes a child. The worker repeats the
+/// transaction. After the crash the token is as valid as before.
+fn a_pull_worker_closes_a_child(point: &str) {
+    let (app, _worker) = application(&format!("pulled_{point}"));
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    app.register_with("pull", "pulled", &one_step());
+    start(&app, "pulled");
+    let mut db = app.db();
+    let claim =
+        "SELECT token || ' ' || (request #>> '{context,processId}') FROM xdb.claim_calls('pull', 3, wait => '10 s')";
+    let mut claimed: Vec<String> = Vec::new();
+    wait_until("all calls are claimed", 20, || {
+        claimed.extend(db.all::<String>(claim));
+        claimed.len() == 3
+    });
+    // The commit of a claim is not flushed. This one is, and all before it.
+    db.run("CREATE TABLE flushed ()");
+    for (n, call) in claimed.iter().enumerate() {
+        let (token, id) = call.split_once(' ').expect("two words");
+        let complete = format!("SELECT xdb.complete_call('{token}', '{}')", force_complete(json!(id)).json());
+        if n == 0 {
+            app.crash_at(point, || app.db().try_run(&complete));
+            let mut db = app.db();
+            assert_eq!(views::with_status(&mut db, "c%", "RUNNING"), 3, "the answer did not commit");
+            assert_eq!(views::messages(&mut db, "p"), 0);
+        }
+        app.db().run(&complete);
+    }
+    let mut db = app.db();
+    let outcome = db.completes("p");
+    assert_eq!(outcome.result().as_array().map(Vec::len), Some(3));
+    is_sound(&app);
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn while_a_pull_worker_closes_a_child_and_informs_its_parent() {
+    a_pull_worker_closes_a_child("caller-family");
+}
+
+#[test]
+fn between_the_answer_of_a_pull_worker_that_closes_a_child_and_its_commit() {
+    a_pull_worker_closes_a_child("pull-answer");
+}
+
+/// The server crashes at a point that functions reach. One starts the children, and the others close them.
+fn functions_start_and_close_children(point: &str, function: &str) {
+    let (app, _worker) = application(&format!("function_{point}_{function}"));
+    app.db().run(
+        "CREATE FUNCTION public.begins(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
+             SELECT jsonb_build_object('stateDecision', '{\"nextStates\": [{\"stateId\": \"Join\"}]}'::jsonb, 'startProcesses',
+                 (SELECT jsonb_agg(jsonb_build_object('processType', 'called', 'processId', 'c' || n, 'onClose', 'ended'))
+                  FROM generate_series(0, 2) AS n)) $$;
+         CREATE FUNCTION public.ends(request jsonb) RETURNS jsonb LANGUAGE sql AS $$
+             SELECT jsonb_build_object('stateDecision', jsonb_build_object('threadCloseDecision', jsonb_build_object(
+                 'closeType', 'FORCE_COMPLETE_PROCESS', 'closeInput', request #> '{context,processId}'))) $$;",
+    );
+    let calls = |function: &str| json!({"executeFunction": format!("public.{function}")});
+    app.register("called", &Definition::starting_with("Only").step_with("Only", calls("ends")));
+    let parent = Definition::starting_with("Begin").step_with("Begin", calls("begins")).waiting_step("Join");
+    app.register("parent", &parent);
+    if function == "ends" {
+        // The first function that the point sees is that of a child.
+        app.superuser().run("SELECT xdb.pause_process_type('called')");
+        start(&app, "called");
+        wait_until("the children are there", 20, || app.db().count("xdb.processes WHERE process_id LIKE 'c%'") == 3);
+        app.cluster().arm(point);
+        app.superuser().run("SELECT xdb.resume_process_type('called')");
+    } else {
+        app.cluster().arm(point);
+        start(&app, "called");
+    }
+    app.cluster().wait_for_crash(point);
+    let mut db = app.db();
+    let outcome = db.completes("p");
+    let mut ended: Vec<_> = outcome.result().as_array().into_iter().flatten().map(|of| of["result"].clone()).collect();
+    ended.sort_by_key(Value::to_string);
+    assert_eq!(ended, ["c0", "c1", "c2"]);
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    is_sound(&app);
+    app.done(AFTER_A_CRASH);
+}
+
+#[test]
+fn when_a_function_that_starts_children_has_returned() {
+    functions_start_and_close_children("function-called", "begins");
+}
+
+#[test]
+fn when_a_function_that_closes_a_child_has_returned() {
+    functions_start_and_close_children("function-called", "ends");
+}
+
+#[test]
+fn while_the_child_of_a_function_informs_its_parent() {
+    functions_start_and_close_children("turn-family", "ends");
+}

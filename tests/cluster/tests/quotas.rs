@@ -399,3 +399,95 @@ fn a_role_has_no_more_running_processes_than_it_may() {
     }
     app.done(&[]);
 }
+
+/// A child of an answer, and a process that a schedule starts, count like any other. The refused child is a refused write,
+/// and the next attempt knows why. The refused tick is skipped, and the schedule goes on.
+#[test]
+fn children_and_processes_of_schedules_count_as_running_processes() {
+    let app = App::alone("quotas_started", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match (call.api, call.target(), call.refused_write()) {
+        (Api::WaitUntil, ..) => all_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Begin", Value::Null) => force_complete(json!(null)).starting(json!([{"processType": "mail"}])),
+        (_, "Begin", refused) => force_complete(refused.clone()),
+        _ => force_complete(json!(null)),
+    });
+    app.register("mail", &mailbox());
+    app.register("parent", &Definition::starting_with("Begin").waiting_step("Begin"));
+    app.register("ticked", &one_step());
+    let (mut superuser, mut db) = (app.superuser(), app.db());
+    superuser.run(
+        r#"SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick":
+            {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}}');
+         ALTER ROLE app SET xdb.max_running_processes = 3"#,
+    );
+    db.start("m", "mail").go();
+    db.start("p", "parent").go();
+    let start = r#"'{"process_type": "ticked", "process_id": "tick-{time}"}'"#;
+    db.run(&format!(
+        "BEGIN; SELECT xdb.schedule('s', '@every 1 second', {start}); SELECT xdb.pause_process('s'); COMMIT"
+    ));
+    until_refused(&mut db, "there are three", "SELECT xdb.start_process('m2', 'mail')");
+    let ticks = "xdb.processes WHERE process_type = 'ticked'";
+    db.run("SELECT xdb.resume_process('s')");
+    let error = |db: &mut Db| db.json("SELECT xdb.get_local_attributes('s')")["lastError"].take();
+    wait_until("a tick is refused", 30, || !error(&mut db).is_null());
+    assert_eq!(error(&mut db)["sqlState"], codes::OVER_QUOTA);
+    assert_eq!(db.count(ticks), 0);
+    db.publish("p", "inbox", json!(null));
+    let refused = db.completes("p").result().clone();
+    assert_eq!(refused["sqlState"], codes::OVER_QUOTA, "{refused}");
+    assert_eq!(db.count("xdb.processes WHERE process_type = 'mail'"), 1);
+    // There is room now.
+    wait_until("a tick starts its process", COUNTED, || db.count(ticks) > 0);
+    for id in ["s", "m"] {
+        db.run(&format!("SELECT xdb.stop_process('{id}')"));
+    }
+    app.done(&[]);
+}
+
+/// The message at the close of a child, and the changes of processes, are accepted by queues that refuse all others.
+#[test]
+fn what_the_engine_publishes_itself_is_never_refused() {
+    let app = App::alone("quotas_engine", ClusterOptions::default().set("xdb.max_queue_messages", "3"));
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => all_of(&[local_queue("m", "inbox", 1)]),
+        (_, "Begin") => {
+            next("Read", json!(null)).starting(json!([{"processType": "mail", "processId": "c", "onClose": "box"}]))
+        }
+        _ => force_complete(json!("done")),
+    });
+    app.register("parent", &Definition::starting_with("Begin").step("Begin").waiting_step("Read"));
+    app.register("mail", &mailbox());
+    app.register("told", &one_step().with("globalQueues", json!([])).with("changes", json!("changes")));
+    let mut db = app.db();
+    db.start("p", "parent").go();
+    wait_until("both wait", 20, || db.count("xdb.waits WHERE process_id IN ('p', 'c')") == 2);
+    until_refused_filling(&mut db);
+    db.publish("c", "inbox", json!(null));
+    db.completes("c");
+    let of_child = "xdb.queue_messages WHERE process_id = 'p' AND queue_name = 'box' AND received
+        AND payload ->> 'processId' = 'c' AND payload ->> 'status' = 'COMPLETED'";
+    wait_until("the parent has the message", 20, || db.count(of_child) == 1);
+    db.refused(codes::OVER_QUOTA, PUBLISH);
+
+    // Each process publishes more changes than the role may have messages.
+    db.start("t0", "told").go();
+    db.completes("t0");
+    until_refused(&mut db, "there are too many", "SELECT xdb.publish_global('others', '1')");
+    for n in 1..4 {
+        db.start(&format!("t{n}"), "told").go();
+        db.completes(&format!("t{n}"));
+    }
+    let missing: Vec<String> = app.superuser().all(
+        "SELECT process_id || ' ' || event_type FROM xdb.history AS h
+         WHERE process_id LIKE 't%' AND event_type IN ('ProcessStarted', 'StateStarted', 'StateCompleted', 'ProcessClosed')
+             AND NOT EXISTS (SELECT FROM xdb.global_message AS m WHERE m.queue_name = 'changes'
+                 AND m.payload ->> 'processExecutionId' = h.execution_id::text
+                 AND (m.payload ->> 'eventId')::bigint = h.event_id)",
+    );
+    assert_eq!(missing, [""; 0]);
+    assert!(app.superuser().count("xdb.global_message WHERE queue_name = 'changes'") >= 4 * 4);
+    db.refused(codes::OVER_QUOTA, "SELECT xdb.publish_global('others', '1')");
+    db.run("SELECT xdb.stop_process('p')");
+    app.done(&[]);
+}
