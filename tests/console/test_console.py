@@ -174,7 +174,8 @@ def test_another_site_can_neither_read_nor_act(db, consoles, visitors) -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    visitors.expected.append("")
+    # What a browser says of a refusal, and of the icon that it asks for besides.
+    visitors.expected += ["status of 403", "blocked by CORS policy", "net::ERR_FAILED", "status of 404"]
     with serving(Evil) as port:
         # The first one is of the same site as the console, for browsers: another port. The second one is not.
         for host in ("127.0.0.1", "evil.example"):
@@ -185,7 +186,13 @@ def test_another_site_can_neither_read_nor_act(db, consoles, visitors) -> None:
             page.goto(f"http://{host}:{port}/")
             read = "(url) => fetch(url, {credentials: 'include'}).then(() => 'read', () => 'refused')"
             assert page.evaluate(read, console.base) == "refused"
-            assert page.evaluate("(url) => { window.opened = window.open(url); return true }", console.base)
+            with page.expect_popup() as popup:
+                page.evaluate("(url) => { window.opened = window.open(url); }", console.base)
+            expect(popup.value).to_have_url(console.base)
+            expect(popup.value.get_by_role("heading", level=1)).to_be_visible()
+            look = "() => { try { return window.opened.document.title } catch (error) { return error.name } }"
+            assert page.evaluate(look) == "SecurityError"
+            popup.value.close()
     # A name that leads here, as after DNS rebinding: the browser takes the console for a page of that site.
     answer = page.goto(f"http://evil.example:{console.authority.split(':')[1]}/")
     assert answer is not None and answer.status == 403
@@ -535,7 +542,7 @@ def test_a_standby_has_its_list_and_says_what_it_is(xdb_server, server, consoles
             expect(page.locator("header")).to_contain_text("standby")
             page.get_by_role("link", name="mine").click()
             expect(page.get_by_role("alert")).to_contain_text("XD012 this server is a standby")
-            expect(page.locator("main")).to_contain_text("Processes run on the primary.")
+            expect(page.locator("main")).to_contain_text("Connect to the primary.")
         finally:
             server.halt()
             signal.unlink()
