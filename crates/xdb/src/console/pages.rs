@@ -134,7 +134,7 @@ async fn what_they_do(asked: &PageRequest<'_>, rows: &[TextRow]) -> HashMap<Stri
     let running = rows.iter().filter(|row| text(row, 4) == "RUNNING");
     let ids: Vec<_> = running.map(|row| (text(row, 0), Some(text(row, 1)))).collect();
     let described = documents(asked.session, &ids).await.unwrap_or_default();
-    let sentence = |(document, now): (Value, Timestamp)| {
+    let sentence = |(document, now, _): (Value, Timestamp, String)| {
         let mut all = explain(&document, now).into_iter();
         let first = all.next()?;
         let step = first.step.map_or_else(String::new, |step| format!("{}: ", crate::text::plain(&step)));
