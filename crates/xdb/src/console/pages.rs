@@ -20,7 +20,7 @@ const ROWS: usize = 50;
 
 const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p.owner::text, p.status, \
         CASE WHEN p.paused THEN 'paused' END, to_char(p.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
-        left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200) \
+        left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200), (p.reason IS NULL)::text \
     FROM (SELECT process_id, execution_id FROM xdb.process_execution \
         WHERE ($1 IS NULL OR process_id ^@ $1) AND ($2 IS NULL OR process_type = $2) AND ($3 IS NULL OR status = $3) \
             AND ($4 IS NULL OR owner_name = $4) AND ($5 IS NULL OR execution_id < $5::uuid) \
@@ -96,7 +96,7 @@ impl Page for ListPage {
             4 => plain(row, 3),
             _ => match does.get(text(row, 1)) {
                 Some(does) => html! { (does) },
-                None => value(text(row, 7), asked.console.options.hide_payloads && text(row, 4) == "COMPLETED"),
+                None => value(text(row, 7), asked.console.options.hide_payloads && text(row, 8) == "true"),
             },
         };
         let older = rows.last().filter(|_| more).map(|last| {
