@@ -1,7 +1,7 @@
 //! What `xdb doctor` concludes from what it has read. Each function makes the lines of one check, without I/O.
 
 use crate::hosts::{self, HostPolicy};
-use crate::text::{literal, quoted, visible};
+use crate::text::{quoted, role_literal, visible};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
@@ -373,7 +373,7 @@ pub fn roles(without_start: &[String], ownerless: Option<u64>) -> Vec<Finding> {
             Finding::bad(
                 CHECK,
                 format!("the role {} may use the schema xdb, and may not start processes", quoted(role)),
-                format!("SELECT xdb.grant_usage({})", literal(role)),
+                format!("SELECT xdb.grant_usage({})", role_literal(role)),
             )
         })
         .collect();

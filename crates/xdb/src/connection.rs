@@ -1,6 +1,7 @@
 //! A session that reads, and its errors in words.
 
 use crate::environment::Parameters;
+use crate::text::role_literal;
 use crate::tls;
 use std::error::Error;
 use std::path::PathBuf;
@@ -40,16 +41,28 @@ impl Trouble {
     }
 
     /// With advice for errors that an installation has.
-    fn advised(mut self, database: &str) -> Trouble {
-        let missing = matches!(self.code.as_deref(), Some("3F000" | "42883" | "42P01")) && self.message.contains("xdb");
-        if missing && self.message.contains("schema \"xdb\" does not exist") {
-            self.message = format!("the database \"{database}\" does not have the extension xdb");
-            self.hint = Some("Choose another database, or run CREATE EXTENSION xdb.".to_owned());
-        } else if missing {
-            self.hint = Some(format!(
-                "The database \"{database}\" does not have the extension xdb, or has it in another version than this program: \
-                 see xdb doctor."
-            ));
+    fn advised(mut self, session: &ServerSession) -> Trouble {
+        let ServerSession { database, role, .. } = session;
+        match self.code.as_deref() {
+            Some("3F000") if self.message.contains("schema \"xdb\" does not exist") => {
+                self.message = format!("the database \"{database}\" does not have the extension xdb");
+                self.hint = Some("Choose another database, or run CREATE EXTENSION xdb.".to_owned());
+            }
+            Some("3F000" | "42883" | "42P01" | "42703") => {
+                self.hint = Some(format!(
+                    "The database \"{database}\" does not have the extension xdb, or has it in another version than this program: \
+                     see xdb doctor."
+                ));
+            }
+            Some("42501") if self.hint.is_none() => {
+                let role = role_literal(role);
+                self.hint =
+                    Some(format!("The role may not use XDB: run SELECT xdb.grant_usage({role}), as a superuser."));
+            }
+            Some("XD012") => {
+                self.hint = Some("Connect to the primary. On a standby, the list of the console works.".to_owned());
+            }
+            _ => {}
         }
         self
     }
@@ -73,24 +86,25 @@ impl From<tokio_postgres::Error> for Trouble {
     }
 }
 
-/// A session, and its database's name for messages.
+/// A session, with the names of its database and role for messages.
 pub struct ServerSession {
     client: Client,
     connection: JoinHandle<()>,
     pub database: String,
+    role: String,
 }
 
 impl ServerSession {
     /// Connects, and gives the session its settings.
     pub async fn open(parameters: &Parameters, purpose: Use) -> Result<ServerSession, Trouble> {
         let config = config(parameters, purpose.program).map_err(Trouble::new)?;
-        let database = parameters.get("dbname").unwrap_or_default().to_owned();
+        let [database, role] = ["dbname", "user"].map(|name| parameters.get(name).unwrap_or_default().to_owned());
         let (client, connection) = connect(&config, parameters).await?;
         let access = if purpose.reads_only { "on" } else { "off" };
         let timeout = purpose.statement_timeout;
         let own = format!("SET default_transaction_read_only = {access}; SET statement_timeout = '{timeout}'");
         client.batch_execute(&format!("{COMMON}; {own}")).await.map_err(Trouble::from)?;
-        Ok(ServerSession { client, connection, database })
+        Ok(ServerSession { client, connection, database, role })
     }
 
     /// Ends the session. Without this, the end of the program leaves a line in the server's log.
@@ -122,7 +136,7 @@ impl ServerSession {
 
     /// The rows of a query with columns of the type `text`. The parameters are texts too.
     pub async fn rows(&self, sql: &str, params: &[Option<&str>]) -> Result<Vec<Vec<Option<String>>>, Trouble> {
-        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(&self.database);
+        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(self);
         let types = vec![tokio_postgres::types::Type::TEXT; params.len()];
         let statement = self.client.prepare_typed(sql, &types).await.map_err(trouble)?;
         let params: Vec<_> = params.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();

@@ -97,7 +97,8 @@ fn succeeded(text: &str) -> String {
 }
 
 fn failed(trouble: &Trouble) -> String {
-    eprintln!("xdb metrics: {}", crate::text::visible(&trouble.message));
+    let hint = trouble.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+    eprintln!("xdb metrics: {}", crate::text::visible(&format!("{}{hint}", trouble.message)));
     scrape_error(1)
 }
 

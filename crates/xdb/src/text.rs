@@ -40,6 +40,12 @@ pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
+/// A role as a literal of the type `regrole`, which reads names as SQL does.
+pub fn role_literal(role: &str) -> String {
+    let is_plain = role.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    literal(&if is_plain { role.to_owned() } else { format!("\"{}\"", role.replace('"', "\"\"")) })
+}
+
 /// A list as in a sentence: `a, b and c`.
 pub fn listed(parts: &[String], last: &str) -> String {
     match parts {
@@ -116,6 +122,15 @@ mod tests {
             (90_000, "1 d 1 h"),
         ] {
             assert_eq!(duration(seconds), shown);
+        }
+    }
+
+    #[test]
+    fn a_role_is_a_literal_that_names_it() {
+        for (role, literal) in
+            [("app_2", "'\"app_2\"'"), ("my_app", "'my_app'"), ("It's \"me\"", "'\"It''s \"\"me\"\"\"'")]
+        {
+            assert_eq!(role_literal(role), literal);
         }
     }
 
