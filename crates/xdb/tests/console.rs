@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Answered, Serving, program};
+use common::{Answered, Serving, digits, program, set_version, with_long_numbers};
 use xdb_cluster_tests::prelude::*;
 
 const HOSTILE: &str = "\"><img src=x onerror=alert(1)><script>alert(2)</script>";
@@ -205,7 +205,10 @@ fn each_role_sees_its_own_processes() {
     assert_eq!(theirs.get("/process?id=mine").status, 404);
     assert_eq!(theirs.get("/process?id=theirs").status, 200);
     let stranger = Browser::log_in(&console, "stranger");
-    assert!(stranger.get("/").body.contains("permission denied for schema xdb"), "{}", stranger.get("/").body);
+    let refused = stranger.get("/").body;
+    for part in ["permission denied for schema xdb", "SELECT xdb.grant_usage('stranger'), as a superuser"] {
+        assert!(refused.contains(part), "{refused}");
+    }
     for _ in 0..5 {
         let answer = post(&console, "/login", "role=nobody&password=x", &["Sec-Fetch-Site: same-origin"]);
         assert!(answer.status == 401 && answer.body.contains("password authentication failed"), "{}", answer.body);
@@ -263,8 +266,126 @@ fn a_read_only_console_changes_nothing() {
     let answer = browser.act(&format!("action=stop&id=mine&execution={execution}&confirm=mine"));
     assert_eq!(answer.status, 405);
     assert_eq!(app.db().status("mine"), "RUNNING");
-    let sessions = "pg_stat_activity WHERE application_name = 'xdb console'";
-    assert_eq!(app.superuser().count(sessions), 1);
+    // The sessions of the server are read-only too, so a page could not write if it tried to.
+    app.superuser().run(
+        "CREATE OR REPLACE FUNCTION xdb.get_local_attributes(process_id text, keys text[] DEFAULT NULL, execution_id uuid DEFAULT NULL)
+         RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb('read-only: ' || current_setting('transaction_read_only')) $$",
+    );
+    let page = browser.get("/process?id=mine").body;
+    assert!(page.contains("read-only: on"), "{page}");
+    let other = serve(&app, &[]);
+    let page = Browser::open(&other).get("/process?id=mine").body;
+    assert!(page.contains("read-only: off"), "{page}");
+}
+
+#[test]
+fn numbers_of_any_length_are_shown_and_hide_no_other_row() {
+    let (app, _worker) = with_long_numbers("console_numbers");
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let list = browser.get("/").body;
+    assert_eq!(list.matches("It waits for a message of queue &quot;box&quot;").count(), 2, "{list}");
+    for id in ["40", "400"] {
+        let page = browser.get(&format!("/process?id={id}"));
+        assert!(page.status == 200 && page.body.contains("It waits for a message"), "{}", page.body);
+        assert!(page.body.contains(&format!(": {}", digits(id))), "{}", page.body);
+    }
+}
+
+#[test]
+fn an_open_list_asks_for_figures_every_five_seconds_if_the_role_may_read_them() {
+    let (app, _worker) = application("console_figures");
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let opens = || (0..4).for_each(|_| assert_eq!(browser.get("/").status, 200));
+    opens();
+    let log = app.cluster().log();
+    assert!(!log.contains("|42501>"), "a page is refused something: {log}");
+    app.superuser().run(
+        "CREATE SEQUENCE public.scrapes; GRANT USAGE ON SEQUENCE public.scrapes TO app; GRANT pg_monitor TO app;
+         CREATE OR REPLACE FUNCTION xdb.metrics() RETURNS TABLE (name text, type text, unit text, help text, labels jsonb, value float8)
+         LANGUAGE sql AS $$ SELECT 'xdb_calls_total', 'counter', '', '', '{}'::jsonb, nextval('public.scrapes')::float8 $$",
+    );
+    let (took, ()) = timed(opens);
+    assert!(browser.get("/").body.contains("aria-label=\"Figures\""));
+    let scrapes: i64 = app.superuser().one("SELECT last_value FROM public.scrapes WHERE is_called");
+    assert!(scrapes <= 2 + took.as_secs() as i64 / 5, "{scrapes} scrapes in {took:?}");
+}
+
+#[test]
+fn hidden_payloads_are_on_no_page() {
+    const SECRET: &str = "s3cret";
+    let app = App::alone("console_hidden", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "box", 1)]),
+        (_, "Split") => {
+            Answer::deciding(json!({"nextStates": [{"stateId": "End", "stateInput": SECRET}, {"stateId": "Wait"}]}))
+        }
+        (_, "Complete") => force_complete(json!(SECRET)),
+        (_, "Fail") => force_fail(json!(SECRET)),
+        _ => graceful_complete(json!(SECRET)),
+    });
+    app.register("splitting", &Definition::starting_with("Split").step("Split").step("End").waiting_step("Wait"));
+    app.register("completing", &Definition::starting_with("Complete").step("Complete"));
+    app.register("failing", &Definition::starting_with("Fail").step("Fail"));
+    app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
+    let mut db = app.db();
+    db.run(
+        r#"SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick":
+            {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}}');
+        SELECT xdb.schedule('nightly', '0 3 * * *', '{"process_type": "failing", "process_id": "x", "input": "s3cret"}');
+        SELECT xdb.publish_global('jobs', '"s3cret"')"#,
+    );
+    for (id, process_type) in
+        [("mine", "splitting"), ("stopped", "splitting"), ("completed", "completing"), ("failed", "failing")]
+    {
+        db.start(id, process_type).input(json!(SECRET)).locals(json!({"name": SECRET})).go();
+    }
+    wait_until("two have a result and wait, two have closed", 20, || {
+        db.count("xdb.processes WHERE status = 'RUNNING' AND result IS NOT NULL") == 2
+            && db.count("xdb.waits WHERE process_id IN ('mine', 'stopped')") == 2
+            && db.count("xdb.processes WHERE status IN ('COMPLETED', 'FAILED')") == 2
+    });
+    db.run("SELECT xdb.stop_process('stopped'), xdb.set_local_attributes('nightly', '{\"note\": \"s3cret\"}')");
+    db.publish("mine", "other", json!(SECRET));
+    let (shows, hides) = (serve(&app, &[]), serve(&app, &["--hide-payloads"]));
+    let (shows, hides) = (Browser::open(&shows), Browser::open(&hides));
+    let shown =
+        ["/?id=stopped", "/?id=completed", "/process?id=mine", "/queues?id=mine", "/queues?queue=jobs", "/schedules"];
+    for page in shown {
+        let body = shows.get(page).body;
+        assert!(body.contains(SECRET), "the test is about a page without payloads: {page}: {body}");
+    }
+    let further = ["/process?id=stopped", "/process?id=completed", "/process?id=failed", "/process?id=nightly"];
+    for page in PAGES.into_iter().chain(shown).chain(further) {
+        let answer = hides.get(page);
+        assert!(answer.status == 200 && !answer.body.contains(SECRET), "{page}: {}", answer.body);
+    }
+}
+
+#[test]
+fn a_database_with_another_version_says_what_to_do() {
+    let (app, _worker) = application("console_version");
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let shows = |page: &str, parts: &[&str]| {
+        let body = browser.get(page).body;
+        for part in parts {
+            assert!(body.contains(part), "{page}: {part}: {body}");
+        }
+    };
+    app.superuser().run("ALTER VIEW xdb.processes RENAME COLUMN paused TO halted");
+    shows("/", &["column p.paused does not exist", "in another version than this program: see xdb doctor"]);
+    app.superuser().run("ALTER VIEW xdb.processes RENAME COLUMN halted TO paused");
+    for (schema, remedy) in [
+        ("0.0.9", "Run ALTER EXTENSION xdb UPDATE in this database."),
+        ("99.1.0", "Install version 99.1.0 of xdb and restart the server."),
+    ] {
+        set_version(&app, schema);
+        let reason = format!("which can't run version {schema} of its schema");
+        shows("/process?id=mine", &[&reason, remedy]);
+        shows("/", &["Nothing is here.", &reason]);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Printed, is_golden, program, run, xdb};
+use common::{Printed, Serving, is_golden, program, run, set_version, xdb};
 use std::net::TcpListener;
 use xdb_cluster_tests::db::literal;
 use xdb_cluster_tests::prelude::*;
@@ -14,7 +14,7 @@ fn normal(cluster: &Cluster, text: &str) -> String {
     for line in text.split_inclusive('\n') {
         let mut rest = line;
         while let Some((before, after)) =
-            ["processes: ", "line ", "127.0.0.1:", "schema ", "library ", "oid ", "system ", "Postgres "]
+            ["processes: ", "line ", "127.0.0.1:", "schema ", "library ", "oid ", "system ", "Postgres ", "version "]
                 .iter()
                 .filter_map(|mark| rest.find(mark).map(|at| rest.split_at(at + mark.len())))
                 .min_by_key(|(before, _)| before.len())
@@ -110,6 +110,59 @@ fn a_server_without_problems_and_one_with_many() {
     let printed = xdb(&app, "postgres", &["doctor", "--host", "/nowhere"]);
     assert_eq!((printed.code, &*printed.out), (2, ""));
     assert_eq!(xdb(&app, "postgres", &["doctor", "--fix"]).code, 2, "an unknown option");
+}
+
+/// What `xdb metrics` answers on a server.
+fn scrape(cluster: &Cluster, database: &str) -> String {
+    let mut command = program(cluster, database, "postgres");
+    command.args(["metrics", "--listen", "127.0.0.1:0"]);
+    Serving::start(command).get("/metrics").body
+}
+
+#[test]
+fn a_standby_is_no_problem_and_processes_are_shown_on_the_primary() {
+    let app = App::alone("doctor_standby", ClusterOptions::default());
+    engine_is(&app, "running");
+    let standby = app.cluster().standby();
+    let mut command = program(&standby, app.database(), "postgres");
+    command.arg("doctor");
+    let printed = run(command);
+    assert_eq!((printed.code, &*printed.err), (0, ""), "{}", printed.out);
+    is_golden("doctor-standby.txt", &normal(&standby, &printed.out));
+    let mut command = program(&standby, app.database(), "app");
+    command.args(["show", "mine"]);
+    let printed = run(command);
+    assert_eq!(printed.code, 2);
+    assert_eq!(
+        printed.err,
+        "xdb: this server is a standby\nHINT: Connect to the primary. On a standby, the list of the console works.\n"
+    );
+    let metrics = scrape(&standby, app.database());
+    assert!(metrics.contains("\nxdb_engine_info{") && metrics.contains("\nxdb_scrape_error 0\n"), "{metrics}");
+}
+
+#[test]
+fn a_schema_of_another_version_is_named_by_each_command() {
+    let app = App::alone("doctor_version", ClusterOptions::default());
+    engine_is(&app, "running");
+    let now = app.superuser().text("SELECT xdb.library_version()");
+    for (schema, golden, remedy) in [
+        ("0.0.9", "doctor-old-schema.txt", "Run ALTER EXTENSION xdb UPDATE in this database."),
+        ("99.1.0", "doctor-new-schema.txt", "Install version 99.1.0 of xdb and restart the server."),
+    ] {
+        set_version(&app, schema);
+        let reason = format!("the server runs version {now} of xdb, which can't run version {schema} of its schema");
+        // While the scheduler is started again, that is a reason too.
+        let mut db = app.superuser();
+        let status = "SELECT concat_ws(': ', state, reason) FROM xdb.status()";
+        wait_until("the engine waits", 30, || db.text(status) == format!("waiting for update: {reason}. {remedy}"));
+        finds(&app, "postgres", 1, golden);
+        let printed = xdb(&app, "app", &["show", "mine"]);
+        assert_eq!(printed.code, 2);
+        assert_eq!(printed.err, format!("xdb: {reason}\nHINT: {remedy}\n"));
+        let metrics = scrape(app.cluster(), app.database());
+        assert!(metrics.contains("\nxdb_scrape_error 1\n"), "{metrics}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{is_golden, normal, program, run, xdb};
+use common::{digits, is_golden, normal, program, run, with_long_numbers, xdb};
 use xdb_cluster_tests::db::literal;
 use xdb_cluster_tests::prelude::*;
 
@@ -230,8 +230,25 @@ fn programs_get_json_and_exit_codes() {
     assert!(nowhere.err.starts_with("xdb: error connecting to server"), "{}", nowhere.err);
     let stranger = xdb(&app, "stranger", &["show", "waiting"]);
     assert_eq!(stranger.code, 2);
-    assert!(stranger.err.contains("permission denied for schema xdb"), "{}", stranger.err);
+    assert_eq!(
+        stranger.err,
+        "xdb: permission denied for schema xdb\n\
+         HINT: The role may not use XDB: run SELECT xdb.grant_usage('stranger'), as a superuser.\n"
+    );
     app.done(&["role \"nobody\" does not exist"]);
+}
+
+#[test]
+fn no_digit_of_a_result_is_lost() {
+    let (app, _worker) = with_long_numbers("show_numbers");
+    for id in ["40", "400"] {
+        let text = xdb(&app, "app", &["show", id]);
+        assert!(text.code == 0 && text.out.contains("It waits for a message"), "{}{}", text.out, text.err);
+        let printed = xdb(&app, "app", &["show", id, "--json"]);
+        assert_eq!((printed.code, &*printed.err), (0, ""));
+        assert!(printed.out.contains(&format!(r#""output": {}, "#, digits(id))), "{}", printed.out);
+        assert!(printed.out.contains(r#""why":"WAITING""#), "{}", printed.out);
+    }
 }
 
 #[test]

@@ -43,6 +43,42 @@ pub fn xdb(app: &App, role: &str, arguments: &[&str]) -> Printed {
     run(command)
 }
 
+/// An application whose running processes `40` and `400` have results of that many digits.
+pub fn with_long_numbers(name: &str) -> (App, Worker) {
+    let app = App::alone(name, ClusterOptions::default());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (Api::WaitUntil, _) => any_of(&[local_queue("m", "box", 1)]).into(),
+        (_, "Split") => Answer::deciding(json!({"nextStates": [{"stateId": "Number"}, {"stateId": "Wait"}]})).into(),
+        _ => {
+            let number = digits(call.process_id());
+            let close = format!(r#"{{"closeType": "GRACEFUL_COMPLETE_PROCESS", "closeInput": {number}}}"#);
+            Reply::Raw(200, format!(r#"{{"stateDecision": {{"threadCloseDecision": {close}}}}}"#).into_bytes())
+        }
+    });
+    app.register("numbers", &Definition::starting_with("Split").step("Split").step("Number").waiting_step("Wait"));
+    let mut db = app.db();
+    for id in ["40", "400"] {
+        db.start(id, "numbers").go();
+    }
+    wait_until("both have a result, and wait", 20, || {
+        db.count("xdb.processes WHERE jsonb_array_length(results) = 1") == 2 && db.count("xdb.waits") == 2
+    });
+    (app, worker)
+}
+
+/// The result of a process of [`with_long_numbers`].
+pub fn digits(process_id: &str) -> String {
+    "1234567890".repeat(process_id.parse::<usize>().expect("a number") / 10)
+}
+
+/// Gives the schema another version, as an update does, and notifies all sessions.
+pub fn set_version(app: &App, version: &str) {
+    app.superuser().run(&format!(
+        "BEGIN; UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'xdb';
+         ALTER EXTENSION xdb UPDATE TO '{version}'; COMMIT"
+    ));
+}
+
 /// Compares a text with a golden file of `tests/golden`. With ACCEPT=1 the file is written.
 pub fn is_golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
