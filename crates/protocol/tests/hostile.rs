@@ -29,11 +29,12 @@ fn is_readable(message: &str) -> bool {
 }
 
 /// The places of the application's values. Any JSON that `jsonb` accepts is valid there.
-const PAYLOADS: [&str; 9] = [
+const PAYLOADS: [&str; 10] = [
     "/stateInput",
     "/closeInput",
     "/output",
     "/payload",
+    "/argument",
     "/writeToLocalAttributes/",
     "/writeToGlobalAttributes/",
     "/startProcesses/0/input",
@@ -159,7 +160,7 @@ proptest! {
         places(document, "", &mut found);
         // Objects whose keys the application chooses have no unknown keys.
         found.retain(|place| {
-            let of_application = ["/states", "/rpcs", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
+            let of_application = ["/states", "/rpcs", "/functions", "/attributes", "/globalAttributeKeys"].iter().any(|end| place.ends_with(end));
             document.pointer(place).is_some_and(Value::is_object) && !of_application && !is_payload(place)
                 && !place.ends_with("Attributes") && !place.contains("/payload/") && !place.contains("Keys/")
         });

@@ -24,12 +24,7 @@ type Reader = fn(&Value) -> Result<Vec<String>, String>;
 
 /// Answers that use each of their keys.
 fn answers() -> Vec<(Reader, Value)> {
-    let mut documents: Vec<_> = documents().into_iter().map(|(_, document)| document).take(4).collect();
-    documents[0]["commandRequest"]["globalQueueCommands"] = json!([{"commandId": "g", "queueName": "q", "key": "k", "count": 1}, {"commandId": "h", "queueName": "q", "atLeast": 1, "atMost": 2}]);
-    for document in &mut documents {
-        document["publishToGlobalQueue"] =
-            json!([{"queueName": "q", "key": "k", "messageId": "m", "payload": 1, "ttlSeconds": 1}]);
-    }
+    let documents = documents().into_iter().map(|(_, document)| document);
     [wait_until as Reader, execute, execute, rpc].into_iter().zip(documents).collect()
 }
 
@@ -51,6 +46,7 @@ fn is_of_application(place: &str) -> bool {
         "/startProcesses/0/localAttributes",
         "/startProcesses/0/globalAttributes",
         "/startProcesses/0/options",
+        "/callFunctions/0/argument",
     ]
     .iter()
     .any(|users| place.split_inclusive('/').count() > 1 && place.contains(users))

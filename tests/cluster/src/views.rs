@@ -12,10 +12,21 @@ pub fn failures(db: &mut Db, process_id: &str) -> Vec<Value> {
     db.rows(&format!("SELECT * FROM xdb.failures WHERE process_id = {}", literal(process_id)))
 }
 
-/// Whether a failure of the process mentions one of these words, in any column.
+/// Whether the failures of the process mention all of these words, in any column.
 pub fn fails_saying(db: &mut Db, process_id: &str, words: &[&str]) -> bool {
-    let text = Value::Array(failures(db, process_id)).to_string().to_lowercase();
+    let text = failures_as_text(db, process_id);
+    words.iter().all(|word| text.contains(&word.to_lowercase()))
+}
+
+/// Whether they mention at least one of these words.
+pub fn fails_saying_one_of(db: &mut Db, process_id: &str, words: &[&str]) -> bool {
+    let text = failures_as_text(db, process_id);
     words.iter().any(|word| text.contains(&word.to_lowercase()))
+}
+
+/// In lower case, with quotes as people read them.
+fn failures_as_text(db: &mut Db, process_id: &str) -> String {
+    Value::Array(failures(db, process_id)).to_string().replace("\\\"", "\"").to_lowercase()
 }
 
 /// How many processes of these ids have this status. `pattern` is a LIKE pattern.

@@ -118,7 +118,7 @@ fn an_answer_with_too_many_calls_is_invalid_and_an_unlisted_function_waits_for_i
     assert_eq!(failed["errorType"], "InvalidAnswer", "{failed}");
     assert!(failed["detail"].as_str().is_some_and(|detail| detail.contains("at most 100 are allowed")), "{failed}");
     db.start("unlisted", "shop").key("a1").go();
-    wait_until("it is reported", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function \"other\""#]));
+    wait_until("it is reported", 10, || views::fails_saying(&mut db, "unlisted", &[r#"unknown function "other""#]));
     assert_eq!(db.text("SELECT error_type FROM xdb.failures WHERE process_id = 'unlisted'"), "NotRegistered");
     db.run("SELECT xdb.stop_process('unlisted')");
     assert_eq!(db.count("noted"), 0);

@@ -17,7 +17,7 @@ fn survives<R: Into<Reply>>(name: &str, words: &[&str], mischief: impl Fn(&Call)
     let mut db = app.db();
     db.start("p", "one").go();
     worker.wait_for_count("a second attempt", 20, 2, |call| call.executes("Only"));
-    wait_until(&format!("a failure says one of {words:?}"), 10, || views::fails_saying(&mut db, "p", words));
+    wait_until(&format!("a failure says one of {words:?}"), 10, || views::fails_saying_one_of(&mut db, "p", words));
     assert_eq!(db.status("p"), "RUNNING");
     worker.heal();
     assert_eq!(db.completes("p").result(), "healed");
@@ -32,7 +32,7 @@ fn one_that_refuses_connections() {
     worker.go_away();
     let mut db = app.db();
     db.start("p", "one").go();
-    wait_until("the failure shows it", 10, || views::fails_saying(&mut db, "p", &["refused", "connect"]));
+    wait_until("the failure shows it", 10, || views::fails_saying_one_of(&mut db, "p", &["refused", "connect"]));
     worker.come_back();
     assert_eq!(db.completes("p").result(), "healed");
     app.done(&[]);

@@ -257,7 +257,7 @@ fn a_queue_that_the_definition_does_not_list_is_refused() {
     db.start("s", "send").input(json!([{"queueName": "box"}, {"queueName": "jobs"}])).go();
     db.start("t", "take").go();
     for id in ["s", "t"] {
-        wait_until(id, 10, || views::fails_saying(&mut db, id, &["unknown global queue \\\"jobs\\\""]));
+        wait_until(id, 10, || views::fails_saying(&mut db, id, &["unknown global queue \"jobs\""]));
     }
     db.start("r", "ask").go();
     let failed = db.refused("XD010", r#"SELECT xdb.invoke_rpc('r', 'send', '[{"queueName": "box"}]')"#);
@@ -276,7 +276,7 @@ fn a_definition_uses_no_global_queue_by_default() {
     app.superuser().run(&format!("SELECT xdb.register_process_type('send', 'stub', '{definition}')"));
     let mut db = app.db();
     db.start("s", "send").input(json!([{"queueName": "jobs", "payload": 1}])).go();
-    wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \\\"jobs\\\""]));
+    wait_until("it is refused", 10, || views::fails_saying(&mut db, "s", &["unknown global queue \"jobs\""]));
     assert_eq!(left(&app), 0);
     app.done(&[]);
 }

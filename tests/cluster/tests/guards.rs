@@ -244,25 +244,24 @@ fn guards_that_are_none_are_refused() {
     let mut db = app.superuser();
     let all = json!({"commandRequest": {"waitingType": "AllOfCompletion", "timerCommands": [{"delayInSeconds": 1}]}});
     let cases = [
-        (json!(["Nowhere"]), "states.A.guards names \"Nowhere\", which is not listed in states"),
-        (json!(["B"]), "states.A.guards names \"B\", which has no commandRequest"),
-        (json!(["All"]), "states.A.guards names \"All\", whose commandRequest is not AnyOfCompletion"),
-        (json!(["Guarded"]), "states.A.guards names \"Guarded\", which has guards itself"),
-        (json!(["G", "G"]), "states.A.guards names \"G\" twice"),
-        (json!((0..17).map(|n| format!("G{n}")).collect::<Vec<_>>()), "states.A.guards has 17 names; the limit is 16"),
+        (json!(["Nowhere"]), "names \"Nowhere\", which is not listed in states"),
+        (json!(["B"]), "names \"B\", which has no commandRequest"),
+        (json!(["All"]), "names \"All\", whose commandRequest is not AnyOfCompletion"),
+        (json!(["Guarded"]), "names \"Guarded\", which has guards itself"),
+        (json!(["G", "G"]), "names \"G\" twice"),
+        (json!((0..17).map(|n| format!("G{n}")).collect::<Vec<_>>()), "has 17 names; the limit is 16"),
     ];
     for (guards, why) in cases {
         let guarded = with(message("q"), "guards", json!(["G"]));
-        let states = json!({"A": {"guards": guards}, "B": {}, "All": all, "Guarded": guarded, "G": message("q")});
-        let definition = json!({"states": states});
-        let sql = format!("SELECT xdb.register_process_type('bad', NULL, {})", literal(&definition.to_string()));
-        let error = db.try_run(&sql).unwrap_err();
-        assert!(error.message.contains(why), "{error:?} is not {why}");
-        assert_eq!(error.code, "XD008");
+        let states = |a: Value| json!({"A": a, "B": {}, "All": all, "Guarded": guarded, "G": message("q")});
+        for (place, definition) in [
+            ("states.A.guards", json!({"states": states(json!({"guards": guards}))})),
+            ("guards", json!({"states": states(json!({})), "guards": guards})),
+        ] {
+            let sql = format!("SELECT xdb.register_process_type('bad', NULL, {})", literal(&definition.to_string()));
+            let error = db.refused("XD008", &sql);
+            assert_eq!(error.message, format!("invalid definition of a process type: {place} {why}"));
+        }
     }
-    let definition = json!({"states": {"A": {}}, "guards": ["A"]});
-    let sql = format!("SELECT xdb.register_process_type('bad', NULL, {})", literal(&definition.to_string()));
-    let error = db.try_run(&sql).unwrap_err();
-    assert!(error.message.contains("guards names \"A\", which has no commandRequest"), "{error:?}");
     app.done(&[]);
 }

@@ -187,19 +187,33 @@ fn queue_modes_parallel_sequential_and_parallel_by_sys_parallel_key() {
     app.done(&[]);
 }
 
-/// A worker of `steps`: from `One` to the end of `Two` it notes who works under which lock.
+/// The names of these locks, each with whether it is shared.
+fn modes(locks: &Value) -> Vec<(&str, bool)> {
+    let mode = |lock: &'_ Value| lock["mode"] == "SHARE";
+    let name = |lock| Value::as_str(lock).or_else(|| lock["name"].as_str()).expect("a lock has a name");
+    locks.as_array().expect("a list of locks").iter().map(|lock| (name(lock), mode(lock))).collect()
+}
+
+/// Whether two processes may not have these locks at the same time.
+fn exclude(some: &Value, others: &Value) -> bool {
+    let others = modes(others);
+    modes(some).iter().any(|(name, shared)| others.iter().any(|(other, too)| name == other && !(*shared && *too)))
+}
+
+/// A worker of `steps`, whose input is the list of its locks. From `One` to the end of `Two` it notes which processes
+/// are inside together although their locks exclude each other.
 fn exclusive_worker(app: &App) -> (Worker, Arc<Mutex<Vec<String>>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
-    let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, String)>::new()));
+    let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, Value)>::new()));
     let worker = app.worker_named("alone", move |call: &Call| {
-        let (me, lock) = (call.process_id().to_owned(), call.input().as_str().unwrap_or_default().to_owned());
+        let (me, locks) = (call.process_id().to_owned(), call.input().clone());
         let mut inside = inside.lock().expect("no thread panics");
         if call.target() == "One" {
-            let others: Vec<_> = inside.iter().filter(|(other, of)| *of == lock && *other != me).cloned().collect();
+            let others: Vec<_> = inside.iter().filter(|(other, of)| *other != me && exclude(&locks, of)).cloned().collect();
             let note = if others.is_empty() { me.clone() } else { format!("{me} with {others:?}") };
-            inside.push((me, lock.clone()));
+            inside.push((me, locks.clone()));
             noted.lock().expect("no thread panics").push(note);
-            return next("Two", json!(lock));
+            return next("Two", locks);
         }
         inside.retain(|(other, _)| *other != me);
         force_complete(json!("done"))
@@ -219,7 +233,7 @@ fn two_hundred_sessions_on_one_name_come_one_at_a_time_and_in_order() {
     at_once(200, |n| {
         let mut db = sessions[n].lock().expect("no other thread has it");
         let id = format!("p{n}");
-        db.start(&id, "steps").input(json!("name")).options(json!({"locks": ["name"]})).go();
+        db.start(&id, "steps").input(json!(["name"])).options(json!({"locks": ["name"]})).go();
     });
     let expected = db.all::<String>("SELECT process_id FROM xdb.locks WHERE NOT granted ORDER BY since, execution_id");
     assert_eq!(expected.len(), 200);
@@ -239,13 +253,13 @@ fn names_in_opposite_orders_and_mixed_modes_never_deadlock() {
     at_once(8, |n| {
         let mut db = sessions[n].lock().expect("no other thread has it");
         for round in 0..12 {
-            let (mut locks, id) = (vec![json!("a"), share("b"), share("c"), json!("d")], format!("p{n}-{round}"));
-            // Each lock alone in some, shared in others, in another order.
-            locks.rotate_left((n + round) % 4);
+            let id = format!("p{n}-{round}");
+            // Each name is exclusive for some processes and shared for others, in another order.
+            let lock = |at: usize, name: &str| if (at + n + round) % 3 == 0 { json!(name) } else { share(name) };
+            let mut locks: Vec<_> = ["a", "b", "c", "d"].iter().enumerate().map(|(at, name)| lock(at, name)).collect();
+            locks.rotate_left((n + round / 2) % 4);
             locks.truncate(2 + n % 3);
-            let own = locks.iter().find_map(Value::as_str).unwrap_or_default().to_owned();
-            let own = if own.is_empty() { id.clone() } else { own };
-            db.start(&id, "steps").input(json!(own)).options(json!({"locks": locks})).go();
+            db.start(&id, "steps").input(json!(locks)).options(json!({"locks": locks})).go();
         }
     });
     let mut db = app.db();

@@ -16,7 +16,7 @@ fn a_running_state_that_is_no_longer_listed_is_not_called_until_it_is_listed_aga
     wait_until("it waits", 10, || !views::waits(&mut db, "p").is_empty());
     app.register("mail", &one_step());
     db.publish("p", "inbox", json!(1));
-    wait_until("it is reported", 10, || views::fails_saying(&mut db, "p", &["unknown state \\\"read\\\""]));
+    wait_until("it is reported", 10, || views::fails_saying(&mut db, "p", &["unknown state \"read\""]));
     assert_eq!(db.text("SELECT error_type FROM xdb.failures WHERE process_id = 'p'"), "NotRegistered");
     assert_eq!(db.status("p"), "RUNNING");
     assert_eq!(worker.count(|call| call.api == Api::Execute), 0);

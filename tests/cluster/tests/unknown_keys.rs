@@ -77,7 +77,7 @@ fn a_failed_attempt_reports_unknown_keys() {
     }
     // No attempt of this process fails, but the warnings are recorded all the same.
     db.start("rejected", "counting").key("rejected").globals(json!({"n": 0})).go();
-    let words = [r#"unknown local attribute \"k\"; unknown key extra"#];
+    let words = [r#"unknown local attribute "k"; unknown key extra"#];
     wait_until("it is reported", 10, || views::fails_saying(&mut db, "rejected", &words));
     db.run("SELECT xdb.stop_process('rejected')");
     app.done(&[]);

@@ -7,26 +7,44 @@ GRANT USAGE ON SCHEMA golden_clock TO golden_clock;
 
 -- A type may not consume its own changes.
 SELECT xdb.register_process_type('Loop', NULL, '{"globalQueues": ["events"], "changes": "events"}');
+\echo :SQLSTATE
 SELECT xdb.register_process_type('Loop', NULL, '{"globalQueues": ["*"], "changes": "events"}');
+\echo :SQLSTATE
 SELECT xdb.register_process_type('Loop', NULL, '{"changes": ""}');
+\echo :SQLSTATE
 SELECT xdb.register_process_type('Loop', NULL, '{"changes": ["events"]}');
+\echo :SQLSTATE
 
 -- Arguments of a schedule.
 SET ROLE golden_clock;
 SELECT xdb.schedule('s', '0 0 * * * *', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '0 0 31 2 *', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@sometimes', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}', 'Europe/Nowhere');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}', '../../../etc/passwd');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}', '');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}', NULL);
+\echo :SQLSTATE
 SELECT xdb.schedule('s', NULL, '{"process_type": "Steps"}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', NULL);
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '[]');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "processId": "p"}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "options": {"priority": 11}}');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 RESET ROLE;
 CREATE FUNCTION golden_clock.step(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
@@ -59,16 +77,20 @@ SELECT xdb.register_process_type('Steps', NULL, '{"startingState": "Pick", "chan
 SET ROLE golden_clock;
 -- The type of schedules has to be registered once.
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 RESET ROLE;
 SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "history": {"keepLast": 100}}');
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
+\echo :SQLSTATE
 
 -- All names of the server are known, and no others.
 SET ROLE golden_clock;
 SELECT count(*) > 300 AS many, count(*) FILTER (WHERE xdb.schedule('zones', '@daily', '{"process_type": "Steps"}', name) IS NULL) AS unknown
 FROM pg_timezone_names;
 SELECT xdb.schedule('zones', '@daily', '{"process_type": "Steps"}', 'right/Europe/Berlin');
+\echo :SQLSTATE
 SELECT xdb.schedule('zones', '@daily', '{"process_type": "Steps"}', 'Europe');
+\echo :SQLSTATE
 SELECT xdb.stop_process('zones');
 
 -- A schedule waits for its tick.
