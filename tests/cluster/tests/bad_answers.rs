@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
+use xdb_cluster_tests::db::literal;
 use xdb_cluster_tests::prelude::*;
 
 /// The answer of `waitUntil` with this command request, and of `execute` with this decision.
@@ -217,6 +218,45 @@ fn of_execute() -> Vec<(String, &'static str)> {
     ]
 }
 
+/// Whether the text says that a name is not registered. The name may be about to be registered.
+fn is_about_a_registration(words: &str) -> bool {
+    ["unknown state", "unknown local", "unknown global", "unknown attribute", "not listed"]
+        .iter()
+        .any(|text| words.contains(text))
+}
+
+/// Checks the only failure of a process.
+fn has_failed(db: &mut Db, id: &str, api: &str, answer: &str, words: &str) {
+    let is_unregistered = is_about_a_registration(words);
+    let failures = db.rows(&format!(
+        "SELECT details->'failure'->>'detail' AS detail, details->>'api' AS api, event_type, details->'failure'->>'errorType' AS kind
+         FROM xdb.history WHERE process_id = '{id}' AND event_type IN ('AttemptFailed', 'CallRepeated')"
+    ));
+    assert_eq!(failures.len(), 1, "{id}: {failures:?}: {answer}");
+    assert_eq!(failures[0]["api"], api, "{id}");
+    let event = if is_unregistered { "CallRepeated" } else { "AttemptFailed" };
+    assert_eq!(failures[0]["event_type"], event, "{id}");
+    assert_eq!(failures[0]["kind"] == "NotRegistered", is_unregistered, "{id}: {}", failures[0]["kind"]);
+    let detail = failures[0]["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains(words), "{id}: {detail}\nshould say: {words}\nof: {answer}");
+}
+
+/// The answers that a function or a pull worker can give, by process id. `jsonb` refuses some of the texts, and writes
+/// numbers out.
+fn as_jsonb(db: &mut Db) -> Vec<(String, String, &'static str)> {
+    let of = |kind: &'static str, cases: Vec<(String, &'static str)>| {
+        let named = move |(number, (answer, words))| (format!("{kind}-{number}"), answer, words);
+        cases.into_iter().enumerate().map(named)
+    };
+    let mut cases: Vec<_> = of("wait", of_wait_until()).chain(of("execute", of_execute())).collect();
+    let all = cases.len();
+    cases.retain(|(_, answer, _)| {
+        !answer.contains("1e") && db.try_run(&format!("SELECT {}::jsonb", literal(answer))).is_ok()
+    });
+    assert!(cases.len() + 15 > all, "{} of {all}", cases.len());
+    cases
+}
+
 #[test]
 fn every_key_of_an_answer() {
     let app = App::new("bad_answers");
@@ -247,29 +287,98 @@ fn every_key_of_an_answer() {
     for (kind, api, cases) in [("wait", "WAIT_UNTIL_API", &wait_until), ("execute", "EXECUTE_API", &execute)] {
         for (number, (answer, words)) in cases.iter().enumerate() {
             let id = format!("{kind}-{number}");
-            // What is not registered may be about to be.
-            let names = ["unknown state", "unknown local", "unknown global", "unknown attribute", "not listed"];
-            let is_unregistered = names.iter().any(|text| words.contains(text));
-            if is_unregistered {
-                xdb_cluster_tests::wait::wait_until(&id, 20, || !views::failures(&mut db, &id).is_empty());
+            if is_about_a_registration(words) {
+                wait_until(&id, 20, || !views::failures(&mut db, &id).is_empty());
                 db.run(&format!("SELECT xdb.retry_now('{id}')"));
             }
             assert_eq!(db.completes(&id).result(), &json!(null), "{id}: nothing of it was applied: {answer}");
-            let failures = db.rows(&format!(
-                "SELECT details->'failure'->>'detail' AS detail, details->>'api' AS api, event_type, details->'failure'->>'errorType' AS kind
-                 FROM xdb.history WHERE process_id = '{id}' AND event_type IN ('AttemptFailed', 'CallRepeated')"
-            ));
-            assert_eq!(failures.len(), 1, "{id}: {failures:?}: {answer}");
-            assert_eq!(failures[0]["api"], api, "{id}");
-            let event = if is_unregistered { "CallRepeated" } else { "AttemptFailed" };
-            assert_eq!(failures[0]["event_type"], event, "{id}");
-            assert_eq!(failures[0]["kind"] == "NotRegistered", is_unregistered, "{id}: {}", failures[0]["kind"]);
-            let detail = failures[0]["detail"].as_str().unwrap_or_default();
-            assert!(detail.contains(words), "{id}: {detail}\nshould say: {words}\nof: {answer}");
+            has_failed(&mut db, &id, api, answer, words);
         }
     }
     assert_eq!(db.count("counters WHERE n <> 1"), 0);
     assert_eq!(worker.count(|call| call.attempt() > 2), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn every_key_of_the_answer_of_a_function() {
+    let app = App::new("bad_functions");
+    let mut db = app.db();
+    let cases = as_jsonb(&mut db);
+    db.run(
+        "CREATE TABLE public.bad (id text PRIMARY KEY, answer jsonb NOT NULL);
+         CREATE FUNCTION public.waits(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT coalesce(
+             (SELECT answer FROM public.bad WHERE id = request->'context'->>'processId' AND id LIKE 'wait-%'),
+             '{\"commandRequest\": {\"waitingType\": \"EmptyCommand\"}}') $$;
+         CREATE FUNCTION public.decides(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT coalesce(
+             (SELECT answer FROM public.bad WHERE id = request->'context'->>'processId' AND id LIKE 'execute-%'),
+             jsonb_build_object('stateDecision', jsonb_build_object('threadCloseDecision', jsonb_build_object(
+                 'closeType', 'FORCE_COMPLETE_PROCESS', 'closeInput', request->'loadedLocalAttributes'->'applied')))) $$",
+    );
+    // There is no second attempt until the test wants it.
+    let later = json!({"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600});
+    let only = json!({"waitUntilFunction": "public.waits", "executeFunction": "public.decides",
+        "waitUntilApiRetryPolicy": later, "executeApiRetryPolicy": later});
+    let definition = Definition::starting_with("Only").waiting_step_with("Only", only);
+    let definition = definition.maps("public.counters", "id", &["n"]).with("localQueues", json!(["known"]));
+    let definition = definition.with("localAttributes", json!(["applied"]));
+    let sql = format!("SELECT xdb.register_process_type('one', NULL, {})", literal(&definition.json().to_string()));
+    app.superuser().run(&sql);
+    for (id, answer, _) in &cases {
+        db.run(&format!("INSERT INTO public.bad VALUES ('{id}', {})", literal(answer)));
+        db.start(id, "one").key(id).globals(json!({"n": 1})).go();
+    }
+    let failed = "SELECT DISTINCT process_id FROM xdb.history WHERE event_type IN ('AttemptFailed', 'CallRepeated')";
+    wait_until("all have failed", 120, || db.count(&format!("({failed}) AS f")) == cases.len() as i64);
+    db.run("DELETE FROM public.bad; SELECT xdb.retry_now(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
+    for (id, answer, words) in &cases {
+        assert_eq!(db.completes(id).result(), &json!(null), "{id}: nothing of it was applied: {answer}");
+        let api = if id.starts_with("wait") { "WAIT_UNTIL_API" } else { "EXECUTE_API" };
+        has_failed(&mut db, id, api, answer, words);
+    }
+    assert_eq!(db.count("counters WHERE n <> 1"), 0);
+    app.done(&[]);
+}
+
+#[test]
+fn every_key_of_the_answer_of_a_pull_worker_is_the_callers_error() {
+    let app = App::new("bad_pulls");
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    let definition = Definition::starting_with("Only").waiting_step("Only").maps("public.counters", "id", &["n"]);
+    let definition = definition.with("localQueues", json!(["known"])).with("localAttributes", json!(["applied"]));
+    app.register_with("pull", "one", &definition);
+    let mut db = app.db();
+    let mut cases = as_jsonb(&mut db);
+    for (id, ..) in &cases {
+        db.start(id, "one").key(id).globals(json!({"n": 1})).go();
+    }
+    // Each process has two calls.
+    for _ in 0..cases.len() * 2 {
+        let call = db.json("SELECT to_jsonb(c) FROM xdb.claim_calls('pull', 1, wait => '20 s') AS c");
+        let waits = call["api"] == "WAIT_UNTIL_API";
+        let (token, id) = (call["token"].as_str().expect("a token"), call["request"]["context"]["processId"].as_str());
+        let complete = |answer: &str| format!("SELECT xdb.complete_call('{token}', {})", literal(answer));
+        if let Some(at) =
+            cases.iter().position(|case| Some(case.0.as_str()) == id && case.0.starts_with("wait") == waits)
+        {
+            let (id, answer, words) = cases.swap_remove(at);
+            let error = db.try_run(&complete(&answer)).expect_err("an invalid answer");
+            let said = format!("{} ({}): {}", error.message, error.code, error.detail);
+            assert!(said.contains(words), "{id}: {error:?}\nshould say: {words}\nof: {answer}");
+            let is_of_a_table = error.detail.starts_with("It is for table");
+            assert_eq!(error.code == codes::WORKER_FAILED, !is_of_a_table, "{id}: {error:?}");
+        }
+        let good = if waits {
+            no_command()
+        } else {
+            force_complete(call["request"]["loadedLocalAttributes"]["applied"].clone())
+        };
+        db.run(&complete(&good.json().to_string()));
+    }
+    assert!(cases.is_empty(), "{cases:?}");
+    let result = "SELECT count(*) FROM xdb.processes WHERE status <> 'COMPLETED' OR xdb.wait_for_process(process_id)->'result' <> 'null'";
+    assert_eq!(db.one::<i64>(result), 0, "nothing of the invalid answers was applied");
+    assert_eq!(db.count("counters WHERE n <> 1"), 0);
     app.done(&[]);
 }
 

@@ -209,7 +209,8 @@ fn exclusive_worker(app: &App) -> (Worker, Arc<Mutex<Vec<String>>>) {
         let (me, locks) = (call.process_id().to_owned(), call.input().clone());
         let mut inside = inside.lock().expect("no thread panics");
         if call.target() == "One" {
-            let others: Vec<_> = inside.iter().filter(|(other, of)| *other != me && exclude(&locks, of)).cloned().collect();
+            let others: Vec<_> =
+                inside.iter().filter(|(other, of)| *other != me && exclude(&locks, of)).cloned().collect();
             let note = if others.is_empty() { me.clone() } else { format!("{me} with {others:?}") };
             inside.push((me, locks.clone()));
             noted.lock().expect("no thread panics").push(note);

@@ -1,8 +1,10 @@
-//! A worker that sends invalid, broken and late replies at random.
+//! Workers that send invalid, broken and late replies at random: over HTTP, as a pull worker, and as functions.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::random::Random;
 
@@ -50,23 +52,11 @@ fn good(random: &mut Random, call: &Call) -> Reply {
                 .collect();
             if random.permille(200) { all_of(&commands) } else { any_of(&commands) }
         }
-        Api::Execute => match random.below(10) {
-            0 => force_complete(any_json(random, 2)),
-            1 => graceful_complete(any_json(random, 2)),
-            2 => force_fail(any_json(random, 2)),
-            3 => dead_end(),
-            4 => close_if_empty("inbox", "Wait"),
-            6 => compensate(any_json(random, 2)),
-            7 => {
-                let config = json!({"commandRequest": command_request(random),
-                    *random.pick(&["skipWaitUntil", "interrupting", "guards", "waitUntilApiTimeoutSeconds"]): *random.pick(&[json!(1), json!(true), json!(["Guard"])])});
-                let state = *random.pick(&["Start", "Wait", "Guard"]);
-                Answer::deciding(json!({"nextStates": [{"stateId": state, "stateConfig": config}]}))
-            }
-            5 => next_all(&vec![("Wait", json!(null)); random.between(1, 30) as usize]),
-            _ => next(random.pick::<&str>(&["Start", "Wait", "Guard"]), any_json(random, 2)),
-        },
-        Api::Rpc => output(any_json(random, 2)),
+        Api::Execute => decided(random),
+        Api::Rpc => {
+            let answer = output(any_json(random, 2));
+            if random.permille(500) { answer.and(decided(random)) } else { answer }
+        }
     };
     let answer = if random.permille(300) { answer.globals(json!({"n": random.below(100)})) } else { answer };
     let answer = if random.permille(300) { answer.locals(json!({text(random): any_json(random, 2)})) } else { answer };
@@ -77,4 +67,72 @@ fn good(random: &mut Random, call: &Call) -> Reply {
     let may_abort = call.api != Api::WaitUntil && random.permille(150);
     let answer = if may_abort { answer.aborting(&[*random.pick::<&str>(&named)]) } else { answer };
     answer.into()
+}
+
+/// A decision about where a thread goes.
+fn decided(random: &mut Random) -> Answer {
+    match random.below(10) {
+        0 => force_complete(any_json(random, 2)),
+        1 => graceful_complete(any_json(random, 2)),
+        2 => force_fail(any_json(random, 2)),
+        3 => dead_end(),
+        4 => close_if_empty("inbox", "Wait"),
+        6 => compensate(any_json(random, 2)),
+        7 => {
+            let config = json!({"commandRequest": command_request(random),
+                *random.pick(&["skipWaitUntil", "interrupting", "guards", "waitUntilApiTimeoutSeconds"]): *random.pick(&[json!(1), json!(true), json!(["Guard"])])});
+            let state = *random.pick(&["Start", "Wait", "Guard"]);
+            Answer::deciding(json!({"nextStates": [{"stateId": state, "stateConfig": config}]}))
+        }
+        5 => next_all(&vec![("Wait", json!(null)); random.between(1, 30) as usize]),
+        _ => next(random.pick::<&str>(&["Start", "Wait", "Guard"]), any_json(random, 2)),
+    }
+}
+
+/// What a pull worker does with a call that it has claimed, as SQL.
+pub fn pulled(random: &mut Random, token: &str, call: &Call) -> String {
+    let reply = reply(random, call);
+    as_sql(random, token, reply)
+}
+
+fn as_sql(random: &mut Random, token: &str, reply: Reply) -> String {
+    let token_text = literal(token);
+    match reply {
+        Reply::Json(200, answer) => format!("SELECT xdb.complete_call({token_text}, {})", jsonb(&answer)),
+        Reply::Json(_, failure) => format!("SELECT xdb.fail_call({token_text}, {})", jsonb(&failure)),
+        Reply::Raw(_, bytes) => {
+            let text = String::from_utf8_lossy(&bytes).replace('\0', "");
+            format!("SELECT xdb.complete_call({token_text}, {}::jsonb)", literal(&text))
+        }
+        Reply::Late(_, reply) | Reply::Pieces(_, reply) => as_sql(random, token, *reply),
+        Reply::Twice(one, other) => {
+            format!("{}; {}", as_sql(random, token, *one), as_sql(random, token, *other))
+        }
+        _ => (*random.pick(&[
+            format!("SELECT xdb.fail_call({token_text})"),
+            format!("SELECT xdb.extend_call({token_text}, '100 ms')"),
+        ]))
+        .clone(),
+    }
+}
+
+/// The answers that functions give, as rows for `INSERT`: of `waitUntil`, of `execute`, and of an RPC.
+pub fn answers(random: &mut Random, count: u32) -> Vec<String> {
+    let body = |random: &mut Random, api: Api| {
+        let reply = reply(random, &call(api, json!({})));
+        match reply {
+            Reply::Json(_, body) if body.to_string().len() < 1_000_000 => jsonb(&body),
+            _ => "NULL".to_owned(),
+        }
+    };
+    let row = |n| {
+        let apis = [Api::WaitUntil, Api::Execute, Api::Rpc].map(|api| body(random, api));
+        format!("({n}, {})", apis.join(", "))
+    };
+    (0..count).map(row).collect()
+}
+
+/// A call that did not come over HTTP.
+pub fn call(api: Api, body: Value) -> Call {
+    Call { api, path: String::new(), headers: HashMap::new(), raw: body.to_string(), body, at: Instant::now() }
 }

@@ -1,5 +1,5 @@
-//! Hostile input at random, without an end: SQL functions with unexpected arguments, and a worker whose answers are
-//! invalid.
+//! Hostile input at random, without an end: SQL functions with unexpected arguments, and workers whose answers are
+//! invalid: over HTTP, as a pull worker, and as functions.
 //!
 //! See `docs/internals/torture.md`. `SEED` and `MINUTES` come from the environment. Exit codes: 1 for a violation, 2
 //! for wrong options.
@@ -94,6 +94,14 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
         url = worker.url(),
         definition = jsonb(&values::definition()),
     ));
+    answer_with_functions(&app, &mut Random::new(seed, "functions"));
+    app.superuser().run("SELECT xdb.register_worker('worker-c', NULL, role => 'app')");
+    app.session("boss").run(&format!(
+        "SELECT xdb.register_process_type('odd-pull', 'worker-c', {});
+         SELECT xdb.register_process_type('odd-function', NULL, {})",
+        jsonb(&values::definition()),
+        jsonb(&values::definition_with_functions()),
+    ));
     let functions = functions(&mut app.superuser());
     let until = Instant::now() + length;
     let counts = Mutex::new(BTreeMap::<String, u64>::new());
@@ -120,6 +128,38 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
         println!("The server's directory with its log: {}", app.cluster().directory().display());
     }
     violations
+}
+
+/// How many answers the functions of the application choose from: a power of two.
+const ANSWERS: u32 = 512;
+
+/// Makes the functions that answer calls of `odd-function`. Each attempt gets one of the answers.
+fn answer_with_functions(app: &App, random: &mut Random) {
+    let mut db = app.db();
+    db.run("CREATE TABLE public.answers (n int PRIMARY KEY, waits jsonb, decides jsonb, asked jsonb)");
+    for row in hostile::answers(random, ANSWERS) {
+        db.run(&format!("INSERT INTO public.answers VALUES {row}"));
+    }
+    db.run("GRANT SELECT ON public.answers TO PUBLIC");
+    for name in ["waits", "decides", "asked"] {
+        db.run(&format!(
+            "CREATE FUNCTION public.{name}(request jsonb) RETURNS jsonb LANGUAGE sql AS
+             $$ SELECT {name} FROM public.answers WHERE n = (hashtext(request::text) & {}) $$",
+            ANSWERS - 1
+        ));
+    }
+}
+
+/// Claims calls for the pull worker. Each is returned with its token.
+fn claim(db: &mut Db) -> Result<Vec<(String, Call)>, SqlError> {
+    let calls = db.try_all::<String>("SELECT to_jsonb(c)::text FROM xdb.claim_calls('worker-c', 5) AS c")?;
+    let of = |text: &String| {
+        let claimed: Value = serde_json::from_str(text).unwrap_or_default();
+        let api = if claimed["api"] == "WAIT_UNTIL_API" { Api::WaitUntil } else { Api::Execute };
+        let token = claimed["token"].as_str().unwrap_or_default().to_owned();
+        (token, hostile::call(api, claimed["request"].clone()))
+    };
+    Ok(calls.iter().map(of).collect())
 }
 
 /// All functions of the extension that sessions may call. So new functions are included.
@@ -157,16 +197,25 @@ fn session(
     let mut violations = Vec::new();
     let mut db = connect(app, role, number % 2 == 1);
     let mut in_transaction = 0;
+    // Calls of the pull worker, with their tokens.
+    let mut claimed = Vec::new();
     // A session that has used up its memory for good finds nothing more.
     let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
+        let mut claims = false;
         let sql = if in_transaction == 0 && random.permille(150) {
             in_transaction = random.between(1, 6) + 1;
             "BEGIN".to_owned()
+        } else if let Some((token, call)) = claimed.pop() {
+            hostile::pulled(&mut random, &token, &call)
+        } else if role == "app" && random.permille(150) {
+            claims = true;
+            "xdb.claim_calls".to_owned()
         } else {
             call(&mut random, functions)
         };
-        let code = match db.try_run(&sql) {
+        let done = if claims { claim(&mut db).map(|calls| claimed = calls) } else { db.try_run(&sql) };
+        let code = match done {
             Ok(()) => "done".to_owned(),
             Err(error) => {
                 if error.code.starts_with("XX") || error.code == "08006" {

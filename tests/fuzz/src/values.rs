@@ -12,8 +12,11 @@ pub const WORDS: &[&str] = &[
     "p3",
     "p4",
     "odd",
+    "odd-pull",
+    "odd-function",
     "worker-a",
     "worker-b",
+    "worker-c",
     "Start",
     "Wait",
     "Start-1",
@@ -55,6 +58,9 @@ pub const WORDS: &[&str] = &[
     "@every 1 second",
     "Europe/Berlin",
 ];
+
+/// The process types, and one that is not registered.
+const TYPES: &[&str] = &["odd", "odd-2", "odd-2", "odd-pull", "odd-pull", "odd-function", "odd-function", "gone"];
 
 /// A text: a word, or a text that is not a valid name.
 pub fn text(random: &mut Random) -> String {
@@ -152,6 +158,17 @@ pub fn definition() -> Value {
     })
 }
 
+/// The same, with functions that answer all calls.
+pub fn definition_with_functions() -> Value {
+    let mut definition = definition();
+    for state in ["Start", "Wait", "Guard"] {
+        definition["states"][state]["executeFunction"] = json!("public.decides");
+    }
+    definition["states"]["Wait"]["waitUntilFunction"] = json!("public.waits");
+    definition["rpcs"]["ask"]["function"] = json!("public.asked");
+    definition
+}
+
 /// Options of a start, of which some are valid for a child too, and some are never valid.
 pub fn start_options(random: &mut Random) -> Value {
     let mut options = json!({});
@@ -193,7 +210,7 @@ pub fn cron_timer(random: &mut Random) -> Value {
 pub fn children(random: &mut Random) -> Value {
     let count = *random.pick(&[1, 2, 30, 1001]);
     let child = |_| {
-        json!({"processType": *random.pick(&["odd", "odd-2", "gone"]), "processId": format!("p{}", random.below(4000)),
+        json!({"processType": *random.pick(TYPES), "processId": format!("p{}", random.below(4000)),
             "input": any_json(random, 1), "globalAttributePk": "k1", "globalAttributes": {"n": random.below(9)},
             "localAttributes": {"a": 1}, "idReusePolicy": *random.pick(&["ALLOW_IF_NO_RUNNING", "TERMINATE_IF_RUNNING"]),
             "timeoutSeconds": random.below(20), "startAt": *random.pick(&[Value::Null, json!("2030-01-01T00:00:00Z")]),
@@ -255,8 +272,8 @@ fn word(random: &mut Random, name: &str) -> String {
     }
     match name {
         "process_id" => format!("p{}", random.below(400)),
-        "process_type" => (*random.pick(&["odd", "odd-2", "odd-2", "gone"])).to_owned(),
-        "worker" | "name" => (*random.pick(&["worker-a", "worker-b"])).to_owned(),
+        "process_type" => (*random.pick(TYPES)).to_owned(),
+        "worker" | "name" => (*random.pick(&["worker-a", "worker-b", "worker-c"])).to_owned(),
         "queue_name" => (*random.pick(&["inbox", "orders"])).to_owned(),
         "rpc_name" => "ask".to_owned(),
         "id_reuse_policy" => {
@@ -301,7 +318,7 @@ fn json_argument(random: &mut Random, name: &str) -> String {
                     "startingStateConfig": {"executeApiTimeoutSeconds": 1}, "globalAttributeConflictMode": "IGNORE_CONFLICT"}),
                 "processes" => (0..random.below(20))
                     .map(|n| {
-                        json!({"process_id": format!("p{}", n * 2), "process_type": "odd", "global_attribute_pk": "k1",
+                        json!({"process_id": format!("p{}", n * 2), "process_type": *random.pick(TYPES), "global_attribute_pk": "k1",
                         "options": start_options(random)})
                     })
                     .collect(),
