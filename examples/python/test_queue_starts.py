@@ -36,7 +36,7 @@ def completed(db: Database) -> set[str]:
 
 
 def refused(db: Database) -> list[tuple[str | None, dict[str, object]]]:
-    return db.execute("SELECT key, payload FROM xdb.queue_messages WHERE queue_name = 'orders.refused' ORDER BY position")  # type: ignore[return-value]
+    return db.execute("SELECT key, payload FROM xdb.queue_messages WHERE queue_name = 'orders.refused' ORDER BY position")
 
 
 def test_each_message_starts_an_order_once(db: Database) -> None:
@@ -90,7 +90,7 @@ def test_an_order_goes_on_when_no_more_orders_are_taken(db: Database, monkeypatc
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_order_waits_for_a_session_that_starts_the_same_one(db: Database, commits: bool) -> None:
-    taken = "SELECT FROM xdb.state_executions WHERE process_id = 'orders' AND status = 'EXECUTE'"
+    taken = "SELECT true FROM xdb.state_executions WHERE process_id = 'orders' AND status = 'EXECUTE'"
     with psycopg.connect(db.dsn) as conn:
         db.client.start(Order, "order-1", NewOrder("1", "bicycle"), conn=conn)
         publish(db, "1", "alice")

@@ -198,7 +198,7 @@ fn session(
     let mut db = connect(app, role, number % 2 == 1);
     let mut in_transaction = 0;
     // Calls of the pull worker, with their tokens.
-    let mut claimed = Vec::new();
+    let mut claimed: Vec<(String, Call)> = Vec::new();
     // A session that has used up its memory for good finds nothing more.
     let mut short_of_memory = 0;
     while Instant::now() < until && violations.len() < 5 {
