@@ -189,7 +189,7 @@ fn queue_modes_parallel_sequential_and_parallel_by_sys_parallel_key() {
 
 /// The names of these locks, each with whether it is shared.
 fn modes(locks: &Value) -> Vec<(&str, bool)> {
-    let mode = |lock: &'_ Value| lock["mode"] == "SHARE";
+    let mode = |lock: &Value| lock["mode"] == "SHARE";
     let name = |lock| Value::as_str(lock).or_else(|| lock["name"].as_str()).expect("a lock has a name");
     locks.as_array().expect("a list of locks").iter().map(|lock| (name(lock), mode(lock))).collect()
 }
@@ -256,7 +256,8 @@ fn names_in_opposite_orders_and_mixed_modes_never_deadlock() {
         for round in 0..12 {
             let id = format!("p{n}-{round}");
             // Each name is exclusive for some processes and shared for others, in another order.
-            let lock = |at: usize, name: &str| if (at + n + round) % 3 == 0 { json!(name) } else { share(name) };
+            let lock =
+                |at: usize, name: &str| if (at + n + round).is_multiple_of(3) { json!(name) } else { share(name) };
             let mut locks: Vec<_> = ["a", "b", "c", "d"].iter().enumerate().map(|(at, name)| lock(at, name)).collect();
             locks.rotate_left((n + round / 2) % 4);
             locks.truncate(2 + n % 3);

@@ -121,7 +121,7 @@ pub fn answers(random: &mut Random, count: u32) -> Vec<String> {
     let body = |random: &mut Random, api: Api| {
         let reply = reply(random, &call(api, json!({})));
         match reply {
-            Reply::Json(_, body) if body.to_string().len() < 1_000_000 => jsonb(&body),
+            Reply::Json(_, body) if body.to_string().len() < 100_000 => jsonb(&body),
             _ => "NULL".to_owned(),
         }
     };

@@ -95,9 +95,9 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
         definition = jsonb(&values::definition()),
     ));
     answer_with_functions(&app, &mut Random::new(seed, "functions"));
-    app.superuser().run("SELECT xdb.register_worker('worker-c', NULL, role => 'app')");
-    app.session("boss").run(&format!(
-        "SELECT xdb.register_process_type('odd-pull', 'worker-c', {});
+    app.superuser().run(&format!(
+        "SELECT xdb.register_worker('worker-c', NULL, role => 'app');
+         SELECT xdb.register_process_type('odd-pull', 'worker-c', {});
          SELECT xdb.register_process_type('odd-function', NULL, {})",
         jsonb(&values::definition()),
         jsonb(&values::definition_with_functions()),
@@ -131,16 +131,17 @@ fn run(seed: u64, length: Duration) -> Vec<String> {
 }
 
 /// How many answers the functions of the application choose from: a power of two.
-const ANSWERS: u32 = 512;
+const ANSWERS: u32 = 256;
 
 /// Makes the functions that answer calls of `odd-function`. Each attempt gets one of the answers.
 fn answer_with_functions(app: &App, random: &mut Random) {
     let mut db = app.db();
-    db.run("CREATE TABLE public.answers (n int PRIMARY KEY, waits jsonb, decides jsonb, asked jsonb)");
-    for row in hostile::answers(random, ANSWERS) {
-        db.run(&format!("INSERT INTO public.answers VALUES {row}"));
-    }
-    db.run("GRANT SELECT ON public.answers TO PUBLIC");
+    let rows = hostile::answers(random, ANSWERS).join(", ");
+    db.run(&format!(
+        "CREATE TABLE public.answers (n int PRIMARY KEY, waits jsonb, decides jsonb, asked jsonb);
+         GRANT SELECT ON public.answers TO PUBLIC;
+         INSERT INTO public.answers VALUES {rows}"
+    ));
     for name in ["waits", "decides", "asked"] {
         db.run(&format!(
             "CREATE FUNCTION public.{name}(request jsonb) RETURNS jsonb LANGUAGE sql AS
