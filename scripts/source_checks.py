@@ -34,6 +34,10 @@ LONGEST_FUNCTION = 60
 LARGEST_CIRCLE = 3
 WIDEST_STRUCT = 15
 
+# Macros that make types, whose names stand before the braces of their variants. `counters!` names a constant beside each.
+MAKES_TYPES = re.compile(r"^ *(?:words|counters)! *\{", re.MULTILINE)
+MADE = re.compile(r"^ *(\w+) *(?:= *\w+ *)?\{", re.MULTILINE)
+
 TOKEN = re.compile(
     r"""
     (?P<comment>//[^\n]*)
@@ -113,6 +117,11 @@ class Source:
             if depth == 0:
                 return i
         return len(self.code) - 1
+
+    def made_types(self):
+        """Where the names of types stand that macros make."""
+        for macro in MAKES_TYPES.finditer(self.code):
+            yield from MADE.finditer(self.code, macro.end(), self.closing(macro.end() - 1))
 
 
 def sources(*patterns):
@@ -213,7 +222,7 @@ class Module:
         code = source.code
         self.file, self.path = source.path, path
         self.rest = USE.sub("", code)
-        self.defined = set(DEFINED.findall(self.rest))
+        self.defined = {*DEFINED.findall(self.rest), *(found[1] for found in source.made_types())}
         self.uses = [(self.absolute(leaf), name, use["pub"]) for use in USE.finditer(code) for leaf, name in leaves(use["tree"])]
         self.named = {self.absolute(re.split(r"\s*::\s*", path)) for path in PATH.findall(self.rest)}
         self.named |= {path for path, name, public in self.uses if not public or self.has(name)}
@@ -322,6 +331,8 @@ def names():
         for found in declared.finditer(source.code):
             if not any(block and block[0] < found.start() < block[1] for block in inner):
                 places.setdefault(found[2], []).append(source.place(found.start(2)))
+        for found in source.made_types():
+            places.setdefault(found[1], []).append(source.place(found.start(1)))
     problems = [
         f"{name} is declared {len(all)} times: {', '.join(all)}"
         for name, all in sorted(places.items())

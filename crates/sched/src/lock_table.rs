@@ -42,20 +42,20 @@ pub type LockObject = [u8; 16];
 
 /// How an object is locked. The intention modes announce locks on parts of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LockMode {
+pub enum ObjectMode {
     IntentionShared,
     IntentionExclusive,
     Shared,
     Exclusive,
 }
 
-impl LockMode {
-    pub const ALL: [LockMode; 4] =
-        [LockMode::IntentionShared, LockMode::IntentionExclusive, LockMode::Shared, LockMode::Exclusive];
+impl ObjectMode {
+    pub const ALL: [ObjectMode; 4] =
+        [ObjectMode::IntentionShared, ObjectMode::IntentionExclusive, ObjectMode::Shared, ObjectMode::Exclusive];
 
     /// Whether two requests with these modes can't hold the same object at the same time.
-    pub fn conflicts(self, other: LockMode) -> bool {
-        use LockMode::*;
+    pub fn conflicts(self, other: ObjectMode) -> bool {
+        use ObjectMode::*;
         match (self, other) {
             (Exclusive, _) | (_, Exclusive) => true,
             (IntentionExclusive, Shared) | (Shared, IntentionExclusive) => true,
@@ -66,7 +66,7 @@ impl LockMode {
 }
 
 /// What a call wants: objects and modes.
-pub type Wants = Arc<[(LockObject, LockMode)]>;
+pub type Wants = Arc<[(LockObject, ObjectMode)]>;
 
 /// The most requests that wait. Calls beyond that stay unclaimed and are found again by a scan.
 pub const CAPACITY: usize = 10_000;
@@ -95,7 +95,7 @@ enum LockState {
     /// It holds all its objects.
     Has,
     /// Some: it is noted at this object, where it is blocked. None: it is in `ready`.
-    Waits(Option<(LockObject, LockMode)>),
+    Waits(Option<(LockObject, ObjectMode)>),
     /// It waits and has stepped aside.
     Aside,
 }
@@ -125,8 +125,8 @@ impl<K> Default for LockQueue<K> {
 }
 
 impl<K: Copy + Ord> LockQueue<K> {
-    fn is_blocked(&self, mode: LockMode, place: &LinePlace<K>) -> bool {
-        LockMode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
+    fn is_blocked(&self, mode: ObjectMode, place: &LinePlace<K>) -> bool {
+        ObjectMode::ALL.into_iter().filter(|other| mode.conflicts(*other)).any(|other| {
             self.granted[other as usize] > 0 || self.waiting[other as usize].first().is_some_and(|first| first < place)
         })
     }
@@ -134,7 +134,7 @@ impl<K: Copy + Ord> LockQueue<K> {
     /// Takes out the noted requests that are not blocked here any more.
     fn take_unblocked(&mut self) -> Vec<LinePlace<K>> {
         let mut free = Vec::new();
-        for mode in LockMode::ALL {
+        for mode in ObjectMode::ALL {
             while let Some(first) = self.noted[mode as usize].first().copied() {
                 // What blocks a request also blocks all later ones of its mode.
                 if self.is_blocked(mode, &first) {
@@ -282,10 +282,11 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
         let Some(request) = self.requests.get(key).filter(|request| request.state == LockState::Has) else {
             return false;
         };
-        let is_wanted = |(object, mode): &(LockObject, LockMode)| {
+        let is_wanted = |(object, mode): &(LockObject, ObjectMode)| {
             let queue = self.objects.get(object);
-            queue
-                .is_some_and(|q| LockMode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty()))
+            queue.is_some_and(|q| {
+                ObjectMode::ALL.iter().any(|o| mode.conflicts(*o) && !q.waiting[*o as usize].is_empty())
+            })
         };
         request.wants.iter().any(is_wanted)
     }
@@ -296,7 +297,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// What the call holds or waits for.
-    pub fn wants(&self, key: &K) -> Option<&[(LockObject, LockMode)]> {
+    pub fn wants(&self, key: &K) -> Option<&[(LockObject, ObjectMode)]> {
         self.requests.get(key).map(|request| &*request.wants)
     }
 
@@ -311,8 +312,8 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// One of the objects where such a request is blocked.
-    fn blocked_at(&self, wants: &[(LockObject, LockMode)], place: &LinePlace<K>) -> Option<(LockObject, LockMode)> {
-        let is_blocked = |(object, mode): &&(LockObject, LockMode)| {
+    fn blocked_at(&self, wants: &[(LockObject, ObjectMode)], place: &LinePlace<K>) -> Option<(LockObject, ObjectMode)> {
+        let is_blocked = |(object, mode): &&(LockObject, ObjectMode)| {
             self.objects.get(object).is_some_and(|queue| queue.is_blocked(*mode, place))
         };
         wants.iter().find(is_blocked).copied()
@@ -390,7 +391,7 @@ impl<K: Copy + Ord + Hash> LockTable<K> {
     }
 
     /// Notes a waiting request at an object where it is blocked.
-    fn note(&mut self, place: LinePlace<K>, at: (LockObject, LockMode)) {
+    fn note(&mut self, place: LinePlace<K>, at: (LockObject, ObjectMode)) {
         self.ready.remove(&place);
         self.objects.entry(at.0).or_default().noted[at.1 as usize].insert(place);
         if let Some(request) = self.requests.get_mut(&place.key) {

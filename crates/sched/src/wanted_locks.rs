@@ -3,7 +3,7 @@
 //!
 //! Limitations: a row that is mapped by two unique keys is two objects. The optimistic check finds such conflicts.
 
-use crate::lock_table::{LockMode, LockObject, Wants};
+use crate::lock_table::{LockObject, ObjectMode, Wants};
 use std::collections::BTreeMap;
 use xdb_engine::{ExecutionId, LoadPolicy, Loading, LockType, TableMapping, fnv1a_128};
 
@@ -29,11 +29,11 @@ impl WantedLocks {
     ) -> Self {
         let (mut objects, mut names) = (BTreeMap::new(), Vec::new());
         // Of two modes for one hash the stronger one applies.
-        let mut add = |object: LockObject, mode: LockMode| {
+        let mut add = |object: LockObject, mode: ObjectMode| {
             let entry = objects.entry(object).or_insert(mode);
             *entry = mode.max(*entry);
         };
-        let mode = if global.lock_type == LockType::Exclusive { LockMode::Exclusive } else { LockMode::Shared };
+        let mode = if global.lock_type == LockType::Exclusive { ObjectMode::Exclusive } else { ObjectMode::Shared };
         let covers = |table: &TableMapping| global.locks() && table.attributes.keys().any(|name| global.wants(name));
         for (table, key) in rows.filter(|(table, _)| covers(table)) {
             let columns = table.primary_key.iter().zip(key);
@@ -51,8 +51,8 @@ impl WantedLocks {
         if local.locks() {
             let exclusive = local.lock_type == LockType::Exclusive;
             let (whole, part) = match exclusive {
-                true => (LockMode::IntentionExclusive, LockMode::Exclusive),
-                false => (LockMode::IntentionShared, LockMode::Shared),
+                true => (ObjectMode::IntentionExclusive, ObjectMode::Exclusive),
+                false => (ObjectMode::IntentionShared, ObjectMode::Shared),
             };
             let all = local.policy == LoadPolicy::All;
             add(hash(&[b"local", &id.0]), if all { part } else { whole });
@@ -72,7 +72,7 @@ impl WantedLocks {
 
     /// Whether two calls can't hold both at the same time.
     pub fn conflict(&self, other: &Self) -> bool {
-        let conflicts = |(object, mode): &(LockObject, LockMode)| {
+        let conflicts = |(object, mode): &(LockObject, ObjectMode)| {
             other.objects.iter().any(|(theirs, other)| object == theirs && mode.conflicts(*other))
         };
         self.objects.iter().any(conflicts)

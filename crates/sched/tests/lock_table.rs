@@ -9,18 +9,22 @@ use std::hash::Hash;
 use xdb_engine::Timestamp;
 use xdb_sched::lock_table::*;
 
-use LockMode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
+use ObjectMode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
 
 fn object(number: u32) -> LockObject {
     u128::from(number).to_be_bytes()
 }
 
-fn wants(objects: &[(u32, LockMode)]) -> Wants {
+fn wants(objects: &[(u32, ObjectMode)]) -> Wants {
     objects.iter().map(|(number, mode)| (object(*number), *mode)).collect()
 }
 
 /// Requests objects for a call. The due time is the key.
-fn ask<K: Copy + Ord + Hash + Into<i64>>(table: &mut LockTable<K>, key: K, objects: &[(u32, LockMode)]) -> LockResult {
+fn ask<K: Copy + Ord + Hash + Into<i64>>(
+    table: &mut LockTable<K>,
+    key: K,
+    objects: &[(u32, ObjectMode)],
+) -> LockResult {
     table.request(key, Timestamp(key.into()), false, wants(objects))
 }
 
@@ -37,13 +41,13 @@ fn keys<K: Copy + Ord + Hash>(table: &LockTable<K>) -> (Vec<K>, Vec<K>) {
 
 #[test]
 fn the_matrix_is_the_usual_one() {
-    let fits = |a: LockMode| LockMode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
+    let fits = |a: ObjectMode| ObjectMode::ALL.into_iter().filter(|b| !a.conflicts(*b)).collect::<Vec<_>>();
     assert_eq!(fits(IS), [IS, IX, S]);
     assert_eq!(fits(IX), [IS, IX]);
     assert_eq!(fits(S), [IS, S]);
     assert_eq!(fits(X), []);
-    for a in LockMode::ALL {
-        for b in LockMode::ALL {
+    for a in ObjectMode::ALL {
+        for b in ObjectMode::ALL {
             assert_eq!(a.conflicts(b), b.conflicts(a));
         }
     }
@@ -322,7 +326,7 @@ enum Act {
 }
 
 fn some_wants() -> impl Strategy<Value = Wants> {
-    let mode = prop::sample::select(LockMode::ALL.to_vec());
+    let mode = prop::sample::select(ObjectMode::ALL.to_vec());
     btree_map(0u32..4, mode, 1..4).prop_map(|objects| wants(&objects.into_iter().collect::<Vec<_>>()))
 }
 

@@ -20,7 +20,7 @@ use std::fmt;
 pub struct Explanation {
     /// The step of the thread. None: the sentence is about the process.
     pub step: Option<String>,
-    pub why: Why,
+    pub why: Case,
     pub sentence: String,
 }
 
@@ -28,16 +28,16 @@ macro_rules! why {
     ($($(#[$comment:meta])* $name:ident = $word:literal,)+) => {
         /// The cases.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Why { $($(#[$comment])* $name),+ }
+        pub enum Case { $($(#[$comment])* $name),+ }
 
-        impl Why {
+        impl Case {
             /// All cases.
-            pub const ALL: &[Why] = &[$(Why::$name),+];
+            pub const ALL: &[Case] = &[$(Case::$name),+];
         }
 
-        impl fmt::Display for Why {
+        impl fmt::Display for Case {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Why::$name => $word),+ })
+                f.write_str(match self { $(Case::$name => $word),+ })
             }
         }
     };
@@ -97,7 +97,7 @@ impl Explanation {
 /// The sentences about a process: first those of its threads, in their order, then those of the process itself.
 pub fn explain(process: &Value, now: Timestamp) -> Vec<Explanation> {
     if text(process, "status") != Some("RUNNING") {
-        return vec![Explanation { step: None, why: Why::Closed, sentence: closed(process, now) }];
+        return vec![Explanation { step: None, why: Case::Closed, sentence: closed(process, now) }];
     }
     let threads = process["threads"].as_array().map_or(&[][..], Vec::as_slice);
     let mut all: Vec<_> = threads.iter().map(|thread| of_thread(process, thread, now)).collect();
@@ -109,11 +109,11 @@ pub fn explain(process: &Value, now: Timestamp) -> Vec<Explanation> {
 
 fn of_thread(process: &Value, thread: &Value, now: Timestamp) -> Explanation {
     let (why, sentence) = match thread {
-        _ if thread["status"] == "WAITING" => (Why::Waiting, waiting(thread, now)),
-        _ if thread["incident"] == true => (Why::Incident, incident(thread, now)),
-        _ if !thread["held"].is_null() => (Why::Held, held(thread)),
+        _ if thread["status"] == "WAITING" => (Case::Waiting, waiting(thread, now)),
+        _ if thread["incident"] == true => (Case::Incident, incident(thread, now)),
+        _ if !thread["held"].is_null() => (Case::Held, held(thread)),
         _ => match time(thread, "callUntil") {
-            Some(until) => (Why::Calling, calling(thread, until, now)),
+            Some(until) => (Case::Calling, calling(thread, until, now)),
             None => not_called(process, thread, now),
         },
     };
@@ -121,20 +121,20 @@ fn of_thread(process: &Value, thread: &Value, now: Timestamp) -> Explanation {
 }
 
 /// A call that is not under way.
-fn not_called(process: &Value, thread: &Value, now: Timestamp) -> (Why, String) {
+fn not_called(process: &Value, thread: &Value, now: Timestamp) -> (Case, String) {
     let due = time(thread, "nextAttemptAt");
     if let Some(due) = due.filter(|due| *due > now) {
         return match thread["lastFailure"].is_null() {
-            true => (Why::Later, format!("{} is planned for later: it is due {}.", the_call(thread), ahead(due, now))),
-            false => (Why::Retrying, retrying(thread, due, now)),
+            true => (Case::Later, format!("{} is planned for later: it is due {}.", the_call(thread), ahead(due, now))),
+            false => (Case::Retrying, retrying(thread, due, now)),
         };
     }
     let call = the_call(thread);
     let obstacle = [
-        type_missing(process).map(|why| (Why::TypeMissing, why)),
-        pause(process, now).map(|why| (Why::Paused, why)),
-        process_locks(process).map(|why| (Why::ProcessLocks, why)),
-        owner_problem(process).map(|why| (Why::Owner, why)),
+        type_missing(process).map(|why| (Case::TypeMissing, why)),
+        pause(process, now).map(|why| (Case::Paused, why)),
+        process_locks(process).map(|why| (Case::ProcessLocks, why)),
+        owner_problem(process).map(|why| (Case::Owner, why)),
     ];
     if let Some((why, sentence)) = obstacle.into_iter().flatten().next() {
         return (why, format!("{call} is not made: {sentence}"));
@@ -142,7 +142,7 @@ fn not_called(process: &Value, thread: &Value, now: Timestamp) -> (Why, String) 
     if let Some(locks) = text(thread, "waitingForLocks") {
         let locks = quoted(locks);
         return (
-            Why::AttributeLocks,
+            Case::AttributeLocks,
             format!("{call} waits for locks on attributes, {locks}: xdb.attribute_locks shows the calls that wait."),
         );
     }
@@ -153,20 +153,20 @@ fn not_called(process: &Value, thread: &Value, now: Timestamp) -> (Why, String) 
     let failed = failure(&thread["lastFailure"], now).map_or_else(String::new, |failed| format!(" {failed}"));
     match thread["pulls"] == true {
         true => {
-            (Why::NotClaimed, format!("{call} {due}, and no session of the pull worker has claimed the call.{failed}"))
+            (Case::NotClaimed, format!("{call} {due}, and no session of the pull worker has claimed the call.{failed}"))
         }
         false => {
             let cause = match text(thread, "worker") {
                 Some(_) => "the worker has no free place, no program claims its calls, or the engine has a backlog",
                 None => "the engine has a backlog",
             };
-            (Why::Due, format!("{call} {due}, and was not made yet: {cause}.{failed}"))
+            (Case::Due, format!("{call} {due}, and was not made yet: {cause}.{failed}"))
         }
     }
 }
 
 /// Why the engine does not make a call, as `notCalled` says.
-fn engines_reason(thread: &Value, now: Timestamp) -> Option<(Why, String)> {
+fn engines_reason(thread: &Value, now: Timestamp) -> Option<(Case, String)> {
     let said = &thread["notCalled"];
     let lasts = time(said, "since").map_or_else(String::new, |since| format!(" for {}", lasted(since, now)));
     let (call, worker) = (
@@ -175,26 +175,26 @@ fn engines_reason(thread: &Value, now: Timestamp) -> Option<(Why, String)> {
     );
     Some(match text(said, "why")? {
         "BREAKER" => (
-            Why::Breaker,
+            Case::Breaker,
             format!(
                 "{worker} could not be reached{lasts}: the engine makes one call now and then to test it, and all others when it answers."
             ),
         ),
         "ENGINE" => (
-            Why::Engine,
+            Case::Engine,
             format!("{call} is not made, because the engine has made no calls{lasts}: xdb.status() says why."),
         ),
         "SLOW_TABLE" => (
-            Why::SlowTable,
+            Case::SlowTable,
             format!(
                 "{call} waits for a runner{lasts}, because a table of the process is slow: xdb.status() names the table."
             ),
         ),
         "NO_RUNNER" => (
-            Why::NoRunner,
+            Case::NoRunner,
             format!("{call} waits for a runner{lasts}, and none makes it: runner_error of xdb.status() may say why."),
         ),
-        other => (Why::Due, format!("{call} is not made{lasts}: {}.", quoted(other))),
+        other => (Case::Due, format!("{call} is not made{lasts}: {}.", quoted(other))),
     })
 }
 
@@ -304,23 +304,26 @@ pub fn last_failure(process: &Value, now: Timestamp) -> Option<String> {
 }
 
 /// The facts about a running process that no sentence of a thread has given yet.
-fn of_process(process: &Value, now: Timestamp, said: &[Why]) -> Vec<(Why, String)> {
-    let new = |why: Why| !said.contains(&why);
+fn of_process(process: &Value, now: Timestamp, said: &[Case]) -> Vec<(Case, String)> {
+    let new = |why: Case| !said.contains(&why);
     let completing = process["completing"] == true;
     let compensating = process["compensating"] == true;
     let ends = completing || compensating || !process["closing"].is_null();
     let no_thread = !ends && process["threads"].as_array().is_none_or(Vec::is_empty);
     let facts = [
-        (Why::TypeMissing, type_missing(process).map(|why| sentence(&why))),
-        (Why::Paused, pause(process, now).map(|why| sentence(&why))),
-        (Why::ProcessLocks, process_locks(process).map(|why| sentence(&why))),
-        (Why::Owner, owner_problem(process).map(|why| sentence(&why))),
-        (Why::Closing, closing(process)),
-        (Why::HeldUp, held_up(process, now)),
-        (Why::Compensating, compensating.then(|| "The process is undoing its completed steps.".to_owned())),
-        (Why::Completing, completing.then(|| "The process completes when its last thread ends.".to_owned())),
-        (Why::NoThread, no_thread.then(|| "No thread is left: the process goes on when an RPC starts one.".to_owned())),
-        (Why::Children, children(process)),
+        (Case::TypeMissing, type_missing(process).map(|why| sentence(&why))),
+        (Case::Paused, pause(process, now).map(|why| sentence(&why))),
+        (Case::ProcessLocks, process_locks(process).map(|why| sentence(&why))),
+        (Case::Owner, owner_problem(process).map(|why| sentence(&why))),
+        (Case::Closing, closing(process)),
+        (Case::HeldUp, held_up(process, now)),
+        (Case::Compensating, compensating.then(|| "The process is undoing its completed steps.".to_owned())),
+        (Case::Completing, completing.then(|| "The process completes when its last thread ends.".to_owned())),
+        (
+            Case::NoThread,
+            no_thread.then(|| "No thread is left: the process goes on when an RPC starts one.".to_owned()),
+        ),
+        (Case::Children, children(process)),
     ];
     facts.into_iter().filter(|(why, _)| new(*why)).filter_map(|(why, fact)| Some((why, fact?))).collect()
 }

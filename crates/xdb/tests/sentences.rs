@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use xdb_tools::sentence::{Explanation, Why, explain, last_failure};
+use xdb_tools::sentence::{Case, Explanation, explain, last_failure};
 
 const NOW: &str = "2026-11-27T12:00:00Z";
 
@@ -63,46 +63,46 @@ fn failed() -> Value {
 }
 
 /// Each case: a document, and the case and sentence of its first explanation.
-fn cases() -> Vec<(Value, Why, &'static str)> {
+fn cases() -> Vec<(Value, Case, &'static str)> {
     vec![
         (
             at_call(
                 json!({"nextAttemptAt": null, "callUntil": "2026-11-27T12:00:50+00:00", "firstAttemptAt": "2026-11-27T11:59:56+00:00"}),
             ),
-            Why::Calling,
+            Case::Calling,
             "Worker \"pay\" handles the execute call, attempt 1. The engine gives up at the latest in 50 s. The first attempt began 4 s ago.",
         ),
         (
             at_call(
                 json!({"nextAttemptAt": null, "worker": null, "api": "WAIT_UNTIL_API", "callUntil": "2026-11-27T12:00:50+00:00", "repeats": 2}),
             ),
-            Why::Calling,
+            Case::Calling,
             "A function of the database handles the waitUntil call, attempt 1, repeated 2 times. The engine gives up at the latest in 50 s.",
         ),
         (
             at_call(json!({"nextAttemptAt": null, "callUntil": "2026-11-27T11:59:59+00:00"})),
-            Why::Calling,
+            Case::Calling,
             "Worker \"pay\" handles the execute call, attempt 1. Its time is over, and the engine is about to repeat the call.",
         ),
         (
             at_call(json!({"nextAttemptAt": "2026-11-27T12:00:06+00:00", "attempt": 4, "lastFailure": failed()})),
-            Why::Retrying,
+            Case::Retrying,
             "The engine calls worker \"pay\" again in 6 s (attempt 4). Attempt 3 failed 9 s ago with HTTP 503 BankDown \"maintenance\".",
         ),
         (
             at_call(json!({"nextAttemptAt": "2026-11-28T13:00:00+00:00"})),
-            Why::Later,
+            Case::Later,
             "The call of worker \"pay\" (execute) is planned for later: it is due in 1 d 1 h (2026-11-28 13:00:00 UTC).",
         ),
         (
             at_call(json!({})),
-            Why::Due,
+            Case::Due,
             "The call of worker \"pay\" (execute) has been due for 4 s, and was not made yet: the worker has no free place, no program claims its calls, \
              or the engine has a backlog.",
         ),
         (
             at_call(json!({"pulls": true, "attempt": 4, "lastFailure": failed()})),
-            Why::NotClaimed,
+            Case::NotClaimed,
             "The call of worker \"pay\" (execute) has been due for 4 s, and no session of the pull worker has claimed the call. \
              Attempt 3 failed 9 s ago with HTTP 503 BankDown \"maintenance\".",
         ),
@@ -114,7 +114,7 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                     {"commandId": "t", "status": "WAITING_COMMAND", "fireAt": "2026-11-28T02:00:00+00:00"}
                 ]),
             ),
-            Why::Waiting,
+            Case::Waiting,
             "It waits for a message of queue \"verified\" or a timer that fires in 14 h (2026-11-28 02:00:00 UTC). \
              It has waited for 2 d 1 h (since 2026-11-25 11:00:00 UTC).",
         ),
@@ -129,7 +129,7 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                     {"commandId": "e", "status": "WAITING_COMMAND", "fireAt": "2026-11-27T11:59:59+00:00"}
                 ]),
             ),
-            Why::Waiting,
+            Case::Waiting,
             "It waits for 3 messages of queue \"box\", which has 2, a message with the key \"k1\" of the global queue \"jobs\", \
              a message of the global queue \"jobs\" and a timer that is due since 2026-11-27 11:59:59 UTC. \
              It has waited for 2 d 1 h (since 2026-11-25 11:00:00 UTC).",
@@ -142,47 +142,47 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                     {"commandId": "b", "status": "WAITING_COMMAND", "queueName": "b", "atLeast": 1}
                 ]),
             ),
-            Why::Waiting,
+            Case::Waiting,
             "It waits for one of its combinations of a message of queue \"a\" and a message of queue \"b\". \
              It has waited for 2 d 1 h (since 2026-11-25 11:00:00 UTC).",
         ),
-        (waits("AnyOfCompletion", Value::Null), Why::Waiting, "Its wait has not begun yet."),
+        (waits("AnyOfCompletion", Value::Null), Case::Waiting, "Its wait has not begun yet."),
         (
             at_call(json!({"nextAttemptAt": "infinity", "waitingForLocks": "table public.users key user_id = 7"})),
-            Why::AttributeLocks,
+            Case::AttributeLocks,
             "The call of worker \"pay\" (execute) waits for locks on attributes, \"table public.users key user_id = 7\": xdb.attribute_locks shows the calls that wait.",
         ),
         (
             at_call(
                 json!({"nextAttemptAt": null, "api": null, "worker": null, "incident": true, "attempt": 4, "lastFailure": failed()}),
             ),
-            Why::Incident,
+            Case::Incident,
             "Its retries are spent after 3 attempts: the engine makes no further attempt until xdb.retry_now(). \
              Attempt 3 failed 9 s ago with HTTP 503 BankDown \"maintenance\".",
         ),
         (
             at_call(json!({"nextAttemptAt": null, "held": "three times the server crashed …"})),
-            Why::Held,
+            Case::Held,
             "The server crashed three times during the execute call: the engine holds the call until xdb.retry_now().",
         ),
         (
             at_call(json!({"notCalled": {"why": "BREAKER", "since": "2026-11-27T11:58:00+00:00"}})),
-            Why::Breaker,
+            Case::Breaker,
             "Worker \"pay\" could not be reached for 2 min: the engine makes one call now and then to test it, and all others when it answers.",
         ),
         (
             at_call(json!({"notCalled": {"why": "ENGINE", "since": "2026-11-27T11:58:00+00:00"}})),
-            Why::Engine,
+            Case::Engine,
             "The call of worker \"pay\" (execute) is not made, because the engine has made no calls for 2 min: xdb.status() says why.",
         ),
         (
             at_call(json!({"notCalled": {"why": "SLOW_TABLE", "since": "2026-11-27T11:58:00+00:00"}})),
-            Why::SlowTable,
+            Case::SlowTable,
             "The call of worker \"pay\" (execute) waits for a runner for 2 min, because a table of the process is slow: xdb.status() names the table.",
         ),
         (
             at_call(json!({"worker": null, "notCalled": {"why": "NO_RUNNER"}})),
-            Why::NoRunner,
+            Case::NoRunner,
             "The call of a function (execute) waits for a runner, and none makes it: runner_error of xdb.status() may say why.",
         ),
         (
@@ -190,12 +190,12 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                 at_call(json!({})),
                 json!({"pause": {"mode": "WAIT", "reason": "bank holiday", "until": "2026-11-27T12:10:00+00:00"}}),
             ),
-            Why::Paused,
+            Case::Paused,
             "The call of worker \"pay\" (execute) is not made: the process is paused (\"bank holiday\"); the pause ends in 10 min.",
         ),
         (
             with(at_call(json!({})), json!({"typePause": {"mode": "REJECT"}})),
-            Why::Paused,
+            Case::Paused,
             "The call of worker \"pay\" (execute) is not made: the process type \"MoneyTransfer\" is paused until xdb.resume_process_type().",
         ),
         (
@@ -203,52 +203,52 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                 at_call(json!({})),
                 json!({"waitingForProcessLocks": [{"name": "account-1", "mode": "EXCLUSIVE"}, {"name": "system", "mode": "SHARE"}]}),
             ),
-            Why::ProcessLocks,
+            Case::ProcessLocks,
             "The call of worker \"pay\" (execute) is not made: the process waits for the locks \"account-1\" and \"system\" (shared); xdb.locks shows the holders.",
         ),
         (
             with(at_call(json!({})), json!({"ownerProblem": "the role that owns the process no longer exists"})),
-            Why::Owner,
+            Case::Owner,
             "The call of worker \"pay\" (execute) is not made: the process can't run as its owner \"app\" \
              (the role that owns the process no longer exists); \
              xdb.reassign_owned() gives it to another role.",
         ),
         (
             with(at_call(json!({})), json!({"typeMissing": true})),
-            Why::TypeMissing,
+            Case::TypeMissing,
             "The call of worker \"pay\" (execute) is not made: the process type \"MoneyTransfer\" is not registered; register it again.",
         ),
         (
             process(json!({"status": "COMPLETED", "closedAt": "2026-11-27T11:59:00+00:00"})),
-            Why::Closed,
+            Case::Closed,
             "The process completed 1 min ago.",
         ),
         (
             process(
                 json!({"status": "FAILED", "closedAt": "2026-11-27T11:59:00+00:00", "reason": "credit-1: no \u{1b}[31mmoney"}),
             ),
-            Why::Closed,
+            Case::Closed,
             "The process failed 1 min ago: \"credit-1: no \\u{1b}[31mmoney\".",
         ),
         (
             process(json!({"status": "TIMEOUT", "closedAt": "2026-11-27T12:30:00+00:00"})),
-            Why::Closed,
+            Case::Closed,
             "The process reached its timeout 0 s ago (the clock was set back).",
         ),
         (
             process(json!({"status": "TERMINATED", "reason": "enough"})),
-            Why::Closed,
+            Case::Closed,
             "The process was stopped: \"enough\".",
         ),
-        (process(json!({})), Why::NoThread, "No thread is left: the process goes on when an RPC starts one."),
+        (process(json!({})), Case::NoThread, "No thread is left: the process goes on when an RPC starts one."),
         (
             process(json!({"closing": "UNCONDITIONAL"})),
-            Why::Closing,
+            Case::Closing,
             "The process closes when open transactions that publish to it have ended.",
         ),
         (
             process(json!({"closing": "CONDITIONAL"})),
-            Why::Closing,
+            Case::Closing,
             "The process closes when open transactions that publish to it have ended, unless they publish messages to it.",
         ),
         (
@@ -256,12 +256,12 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                 {"lock": "row", "table": "public.users", "since": "2026-11-27T11:59:57+00:00"},
                 {"lock": "table", "table": "public.accounts"}, {"lock": "process", "since": "2026-11-27T11:59:58+00:00"}
             ]})),
-            Why::HeldUp,
+            Case::HeldUp,
             "Another session has locked a row of table public.users for 3 s, table public.accounts and the process itself for 2 s: \
              the process goes on when the lock is released.",
         ),
-        (process(json!({"compensating": true})), Why::Compensating, "The process is undoing its completed steps."),
-        (process(json!({"completing": true})), Why::Completing, "The process completes when its last thread ends."),
+        (process(json!({"compensating": true})), Case::Compensating, "The process is undoing its completed steps."),
+        (process(json!({"completing": true})), Case::Completing, "The process completes when its last thread ends."),
         (
             with(
                 waits("AnyOfCompletion", json!([])),
@@ -269,7 +269,7 @@ fn cases() -> Vec<(Value, Why, &'static str)> {
                     {"processId": "ship-1"}, {"processId": "ship-2"}, {"processId": "ship-3"}, {"processId": "ship-4"}, {"processId": "ship-5"}
                 ]}),
             ),
-            Why::Waiting,
+            Case::Waiting,
             "Its wait has not begun yet.",
         ),
     ]
@@ -290,7 +290,7 @@ fn each_case_has_its_sentence() {
 fn no_case_is_without_a_test() {
     let seen: HashSet<_> =
         cases().iter().flat_map(|(process, ..)| explained(process)).map(|one| one.why.to_string()).collect();
-    let missing: Vec<_> = Why::ALL.iter().map(Why::to_string).filter(|why| !seen.contains(why)).collect();
+    let missing: Vec<_> = Case::ALL.iter().map(Case::to_string).filter(|why| !seen.contains(why)).collect();
     assert_eq!(missing, [""; 0]);
 }
 

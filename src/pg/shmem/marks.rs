@@ -13,7 +13,7 @@ use pgrx::pg_sys;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use xdb_sched::lock_table::{LockMode, LockObject};
+use xdb_sched::lock_table::{LockObject, ObjectMode};
 
 /// Marks of one database.
 pub const MARKS: usize = 64;
@@ -23,7 +23,7 @@ pub const MARKS: usize = 64;
 pub const RESPECTED_FOR: Duration = Duration::from_secs(5);
 
 /// An object, and the mode in which a state wants to lock it.
-pub type LockMark = (LockObject, LockMode);
+pub type LockMark = (LockObject, ObjectMode);
 
 /// The marks of a scheduler. Zero ends them.
 pub(super) type Marks = [AtomicU64; MARKS];
@@ -47,7 +47,7 @@ pub fn are_any(database: pg_sys::Oid) -> bool {
 
 /// Whether an object is marked in a mode that conflicts with this one.
 pub fn is_marked(database: pg_sys::Oid, (object, mode): &LockMark) -> bool {
-    let words = LockMode::ALL.map(|other| if mode.conflicts(other) { word(&(*object, other)) } else { 0 });
+    let words = ObjectMode::ALL.map(|other| if mode.conflicts(other) { word(&(*object, other)) } else { 0 });
     of(database).any(|mark| words.contains(&mark))
 }
 

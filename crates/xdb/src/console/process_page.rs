@@ -4,7 +4,7 @@ use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, shown, table,
 use super::pictures::Span;
 use super::{Page, PageRequest, actions, field};
 use crate::connection::Trouble;
-use crate::sentence::{Why, last_failure};
+use crate::sentence::{Case, last_failure};
 use crate::show;
 use jiff::Timestamp;
 use maud::{Markup, html};
@@ -63,7 +63,7 @@ impl Page for ProcessPage {
                 section aria-label="Why is it where it is?" {
                     h3 { "Why is it where it is?" }
                     ul { @for one in &read.sentences {
-                        li.bad[[Why::Incident, Why::Held, Why::Owner, Why::TypeMissing].contains(&one.why)] {
+                        li.bad[[Case::Incident, Case::Held, Case::Owner, Case::TypeMissing].contains(&one.why)] {
                             @if let Some(step) = &one.step { b { (crate::text::visible(step)) } ": " }
                             (one.sentence)
                         }
