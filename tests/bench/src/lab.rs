@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use xdb_cluster_tests::cluster::{Cluster, ClusterOptions};
 use xdb_cluster_tests::db::{Db, jsonb, literal};
-use xdb_cluster_tests::wait::wait_until;
 
 use crate::machine;
 use crate::meter;
@@ -70,12 +69,7 @@ impl Lab {
         let given = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let settings = own.chain(given).fold(ClusterOptions::default(), |all, (name, value)| all.set(name, value));
         let cluster = Cluster::start(settings);
-        let mut observer = cluster.superuser();
-        // In the first minute the engine prepares calls apart from their leases.
-        let is_over = "SELECT clock_timestamp() > backend_start + interval '61 s' FROM pg_stat_activity
-            WHERE backend_type = 'xdb launcher'";
-        wait_until("the first minute of the server is over", 120, || observer.one(is_over));
-        let observer = Mutex::new(observer);
+        let observer = Mutex::new(cluster.superuser());
         Lab { options, cluster, observer }
     }
 
