@@ -8,7 +8,7 @@ use super::Workload;
 use crate::chain;
 use crate::lab::{Lab, Stage};
 use crate::meter::Meter;
-use crate::report::{Row, Run, figure};
+use crate::report::{Row, Run, Target, figure};
 use crate::stats::Distribution;
 use crate::verify::{self, Expected};
 
@@ -20,19 +20,21 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
     let (one, many) = (lab.options.scaled(500, 20), lab.options.scaled(2000, 50));
     let alone = lab.runs("W14 one at a time", || run(&lab.stage(), one, true))?;
     let together = lab.runs("W14 together", || run(&lab.stage(), many, false))?;
-    let row = |workload, ran, latency, runs| Row { workload, ran, latency, runs, targets: vec![] };
+    let row = |workload, ran, latency, runs, target| Row { workload, ran, latency, runs, targets: vec![target] };
     Ok(vec![
         row(
             "W14 one at a time",
             format!("{one} processes of {STATES} no-op function states, one at a time"),
             "COMMIT of the start sent to the process's close seen by a waiting session",
             alone,
+            Target::at_most(figure::P50, 3.0),
         ),
         row(
             "W14 together",
             format!("{many} processes of {STATES} no-op function states, started at once"),
             "none: only the rate is measured",
             together,
+            Target::at_least(figure::STEPS, 12_000.0),
         ),
     ])
 }

@@ -11,7 +11,7 @@ use super::Workload;
 use crate::chain;
 use crate::lab::{Lab, Stage};
 use crate::meter::Meter;
-use crate::report::{Row, Run, figure};
+use crate::report::{Row, Run, Target, figure};
 use crate::stats::Distribution;
 use crate::verify::{self, Expected};
 
@@ -64,7 +64,7 @@ fn measure(lab: &Lab) -> Result<Vec<Row>, String> {
             ran: format!("{processes} processes of {STATES} no-op states from a backlog, {connections} connections, {BATCH} calls in a claim, {about}"),
             latency: "the statement that completes, as the client sees it",
             runs,
-            targets: Vec::new(),
+            targets: vec![Target::at_least(figure::STEPS, if connections == 1 { 1_500.0 } else { 6_000.0 })],
         });
     }
     Ok(rows)
