@@ -238,8 +238,8 @@ CREATE OR REPLACE FUNCTION xdb.openmetrics(classic boolean DEFAULT false) RETURN
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_openmetrics';
 COMMENT ON FUNCTION xdb.openmetrics(boolean) IS 'xdb.metrics() as text for a scrape, in the format OpenMetrics 1.0; with classic, in the older text format of Prometheus. For operators and members of pg_monitor (42501).';
 
--- For the views: what row-level security hides in the tables. Every role that uses XDB may know the names of all
--- workers and process types. The figures come from shared memory.
+-- What row-level security hides in the tables: every role that uses XDB may know the names of all workers and process
+-- types. The figures come from shared memory. Views use these functions too.
 CREATE OR REPLACE FUNCTION xdb.registered_workers() RETURNS TABLE (worker_id int, name text, owner text, in_flight int, calls bigint,
     failures bigint, consecutive_failures int, average_latency interval, last_error_at timestamptz, breaker text,
     breaker_open_since timestamptz, next_probe_at timestamptz, waiting bigint, waiting_since timestamptz)

@@ -6,7 +6,7 @@
 //! its task is deleted, and the task of the next call begins at zero.
 //!
 //! Limitations: crashes of timers, messages, RPCs and pull workers' sessions are not counted. A promoted standby does
-//! not have the files of its primary, so it suspects no call.
+//! not have the files of its primary, so a failover makes no call a suspect.
 
 use super::StateKey;
 use super::claim::NO_LEASE;
