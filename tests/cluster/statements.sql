@@ -1608,7 +1608,7 @@ PREPARE statement AS
 SELECT w.secrets, ARRAY(SELECT s.source FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS sources, ARRAY(SELECT s.value FROM xdb.worker_secret s WHERE s.worker_id = w.worker_id ORDER BY s.position) AS secret_values FROM xdb.worker w WHERE w.name = $1;
 DEALLOCATE statement;
 
--- store::app_tables, for a sample
+-- store::app_tables and store::children, for a sample
 CREATE TABLE public.sample (id text PRIMARY KEY, n int);
 
 PREPARE statement AS
@@ -1628,6 +1628,10 @@ SELECT FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_
 DEALLOCATE statement;
 
 PREPARE statement AS
+SELECT FROM xdb.start_processes($1::pg_catalog.text::pg_catalog.jsonb);
+DEALLOCATE statement;
+
+PREPARE statement AS
 SELECT pg_catalog.to_jsonb(ROW(t."n")) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(ROW(r."n")) FROM ONLY "public"."sample" t, pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR NO KEY UPDATE OF t;
 DEALLOCATE statement;
 
@@ -1642,6 +1646,8 @@ DEALLOCATE statement;
 PREPARE statement AS
 SELECT pg_catalog.to_jsonb(t."n")::pg_catalog.text FROM ONLY "public"."sample" t WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text FOR SHARE;
 DEALLOCATE statement;
+
+SET CONSTRAINTS ALL IMMEDIATE;
 
 PREPARE statement AS
 UPDATE ONLY "public"."sample" t SET "n" = r."n" FROM pg_catalog.jsonb_to_record($2::pg_catalog.text::pg_catalog.jsonb) AS r ("n" integer) WHERE t."id" OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.text;

@@ -98,13 +98,19 @@ fn statements_are_planned_alike_before_and_after_the_first_analyze() {
 /// The statements on the application's tables are made from the mapping of a process type. These are on a sample.
 const SAMPLE: &str = "CREATE TABLE public.sample (id text PRIMARY KEY, n int);";
 
+/// The statements that run as the owner of a process.
 fn on_the_sample(app: &App) -> Vec<String> {
     let (mut user, mut db) = (app.db(), app.superuser());
     db.run(&format!(
         "{SAMPLE} GRANT ALL ON public.sample TO app; CREATE EXTENSION pg_stat_statements;
          CREATE TRIGGER same BEFORE UPDATE ON public.sample FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
     ));
-    let _worker = app.worker(|_: &Call| force_complete(json!(null)).globals(json!({"n": 1})));
+    let child = json!([{"processType": "child", "processId": "child", "whenParentCloses": "LEAVE"}]);
+    let _worker = app.worker(move |call: &Call| match call.target() {
+        "Parent" => force_complete(json!(null)).starting(child.clone()),
+        "Child" => force_complete(json!(null)),
+        _ => force_complete(json!(null)).globals(json!({"n": 1})),
+    });
     for lock in ["NO_LOCKING", "SHARE_LOCK", "EXCLUSIVE_LOCK"] {
         let loads = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": lock}});
         let definition = Definition::starting_with("Only").step_with("Only", loads);
@@ -116,14 +122,20 @@ fn on_the_sample(app: &App) -> Vec<String> {
     let mode = json!({"globalAttributeConflictMode": "RETURN_ERROR_ON_CONFLICT"});
     user.start("new", "NO_LOCKING").key("new").globals(json!({"n": 1})).options(mode).go();
     ["unwritten", "new"].iter().for_each(|id| drop(user.completes(id)));
+    app.register("child", &Definition::starting_with("Child").step("Child"));
+    app.register("parent", &Definition::starting_with("Parent").step("Parent"));
+    user.start("parent", "parent").go();
+    ["parent", "child"].iter().for_each(|id| drop(user.completes(id)));
     db.all(
         r#"SELECT DISTINCT query COLLATE "C" FROM pg_stat_statements
           WHERE query ~ '^(SELECT|INSERT|UPDATE).*sample' AND query !~ 'xdb\.' OR query ~ '^SELECT \$1::pg_catalog.text'
+             OR query ~ '^SELECT FROM xdb\.start_processes' OR query ~ '^SET CONSTRAINTS'
           ORDER BY 1"#,
     )
 }
 
-/// `ACCEPT=1` writes the file. Each statement can be pasted into psql: `PREPARE` finds the types of its parameters.
+/// `ACCEPT=1` writes the file. Each statement can be pasted into psql: `PREPARE` finds the types of its parameters, and
+/// `SET` needs none.
 #[test]
 fn every_statement_is_the_one_in_the_golden_file() {
     let options = ClusterOptions::default()
@@ -134,9 +146,12 @@ fn every_statement_is_the_one_in_the_golden_file() {
     db.run("CREATE FUNCTION store_statements() RETURNS jsonb LANGUAGE c AS '$libdir/xdb', 'xdb_store_statements'");
     let texts: BTreeMap<String, String> =
         serde_json::from_value(db.json("SELECT store_statements()")).expect("a text for each statement");
-    let prepared = |text: &String| format!("PREPARE statement AS\n{text};\nDEALLOCATE statement;\n\n");
+    let prepared = |text: &String| match text.starts_with("SET ") {
+        true => format!("{text};\n\n"),
+        false => format!("PREPARE statement AS\n{text};\nDEALLOCATE statement;\n\n"),
+    };
     let mut written: String = texts.iter().map(|(name, text)| format!("-- {name}\n{}", prepared(text))).collect();
-    written.push_str(&format!("-- store::app_tables, for a sample\n{SAMPLE}\n\n"));
+    written.push_str(&format!("-- store::app_tables and store::children, for a sample\n{SAMPLE}\n\n"));
     written.extend(on_the_sample(&app).iter().map(prepared));
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/statements.sql");
     if std::env::var_os("ACCEPT").is_some_and(|accept| accept == "1") {
