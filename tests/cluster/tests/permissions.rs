@@ -256,7 +256,7 @@ fn a_workers_host_is_checked_after_its_name_is_resolved() {
     let mut db = app.db();
     db.start("p", "one").go();
     wait_until("the call is refused", 10, || {
-        views::fails_saying(&mut db, "p", &["allowed_worker_hosts", "not allowed"])
+        views::fails_saying(&mut db, "p", &["resolves to 127.0.0.1", "allowed_worker_hosts"])
     });
     assert_eq!(worker.count(|_| true), 0);
     app.cluster().set("xdb.allowed_worker_hosts", "127.0.0.0/8, ::1");
