@@ -317,16 +317,21 @@ fn every_key_of_the_answer_of_a_function() {
     );
     // There is no second attempt until the test wants it.
     let later = json!({"initialIntervalSeconds": 3600, "maximumIntervalSeconds": 3600});
-    let only = json!({"waitUntilFunction": "public.waits", "executeFunction": "public.decides",
-        "waitUntilApiRetryPolicy": later, "executeApiRetryPolicy": later});
-    let definition = Definition::starting_with("Only").waiting_step_with("Only", only);
-    let definition = definition.maps("public.counters", "id", &["n"]).with("localQueues", json!(["known"]));
-    let definition = definition.with("localAttributes", json!(["applied"]));
-    let sql = format!("SELECT xdb.register_process_type('one', NULL, {})", literal(&definition.json().to_string()));
-    app.superuser().run(&sql);
+    let wait = json!({"waitUntilFunction": "public.waits", "waitUntilApiRetryPolicy": later, "executeFunction": "public.decides"});
+    // An answer may give options with another wait than this one.
+    let execute = json!({"commandRequest": {"waitingType": "EmptyCommand"},
+        "executeFunction": "public.decides", "executeApiRetryPolicy": later});
+    for (process_type, only) in [("wait", wait), ("execute", execute)] {
+        let definition = Definition::starting_with("Only").waiting_step_with("Only", only);
+        let definition = definition.maps("public.counters", "id", &["n"]).with("localQueues", json!(["known"]));
+        let definition = definition.with("localAttributes", json!(["applied"])).json().to_string();
+        app.superuser()
+            .run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, {})", literal(&definition)));
+    }
     for (id, answer, _) in &cases {
         db.run(&format!("INSERT INTO public.bad VALUES ('{id}', {})", literal(answer)));
-        db.start(id, "one").key(id).globals(json!({"n": 1})).go();
+        let process_type = if id.starts_with("wait") { "wait" } else { "execute" };
+        db.start(id, process_type).key(id).globals(json!({"n": 1})).go();
     }
     let failed = "SELECT DISTINCT process_id FROM xdb.history WHERE event_type IN ('AttemptFailed', 'CallRepeated')";
     wait_until("all have failed", 120, || db.count(&format!("({failed}) AS f")) == cases.len() as i64);
