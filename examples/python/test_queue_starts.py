@@ -65,10 +65,9 @@ def test_the_orders_of_a_customer_run_one_at_a_time_in_the_order_of_their_messag
         events.append(f"{order.number} ends")
 
     monkeypatch.setattr(queue_starts, "ship", ship)
-    numbers = ["a1", "a2", "b1", "a3"]
-    for number in numbers:
+    for number in ("a1", "a2", "b1", "a3"):
         publish(db, number, "alice" if number.startswith("a") else "bob")
-    wait_until(lambda: len(completed(db)) == len(numbers))
+    wait_until(lambda: len(completed(db)) == 4)
     of_alice = [event for event in events if event.startswith("a")]
     assert of_alice == ["a1 begins", "a1 ends", "a2 begins", "a2 ends", "a3 begins", "a3 ends"]
 
