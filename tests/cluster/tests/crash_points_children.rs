@@ -40,16 +40,20 @@ fn is_sound(app: &App) {
     }
 }
 
+/// The parent completes, with the result of each child once.
+fn parent_has_all_results(app: &App) {
+    let outcome = app.db().completes("p");
+    let mut ended: Vec<_> = outcome.result().as_array().into_iter().flatten().map(|of| of["result"].clone()).collect();
+    ended.sort_by_key(Value::to_string);
+    assert_eq!(ended, ["c0", "c1", "c2"]);
+}
+
 fn joins_although_it_crashes_at(point: &str) {
     let (app, _worker) = application(&format!("join_{point}"));
     app.cluster().arm(point);
     start(&app, "quick");
     app.cluster().wait_for_crash(point);
-    let mut db = app.db();
-    let outcome = db.completes("p");
-    let mut ended: Vec<_> = outcome.result().as_array().into_iter().flatten().map(|of| of["result"].clone()).collect();
-    ended.sort_by_key(Value::to_string);
-    assert_eq!(ended, ["c0", "c1", "c2"]);
+    parent_has_all_results(&app);
     is_sound(&app);
     app.done(AFTER_A_CRASH);
 }
@@ -177,12 +181,8 @@ fn functions_start_and_close_children(point: &str, function: &str) {
         start(&app, "called");
     }
     app.cluster().wait_for_crash(point);
-    let mut db = app.db();
-    let outcome = db.completes("p");
-    let mut ended: Vec<_> = outcome.result().as_array().into_iter().flatten().map(|of| of["result"].clone()).collect();
-    ended.sort_by_key(Value::to_string);
-    assert_eq!(ended, ["c0", "c1", "c2"]);
-    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    parent_has_all_results(&app);
+    assert_eq!(app.db().count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
     is_sound(&app);
     app.done(AFTER_A_CRASH);
 }
