@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The services db and worker of docker-compose.yml, for scripts/image-test, with the environment that docker-compose.yml gives them.
+# The services db, worker and console of docker-compose.yml, for scripts/image-test, with the environment that docker-compose.yml gives them.
+# The console connects to the server's outer address, where passwords are asked for, as they are on a published port.
 #   tests/image/services.sh CONTAINER DIRECTORY PYTHON
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -59,6 +60,19 @@ serving=(env -C examples/python "PYTHONPATH=$root/sdk/python/src" PYTHONDONTWRIT
 "${serving[@]}" serve sign_up:worker --host 0.0.0.0 --port 8080 >"$directory/worker.log" 2>&1 &
 as_app -v name=alice -v email=alice@example.com -v campaign=spring -f examples/signup/start.sql >/dev/null
 eventually 60 reminded
+
+say "image-test: the console shows the sign-up after the login"
+"${buildah[@]}" run --user postgres --env PGHOST=192.0.2.1 --env PGDATABASE=app "$container" -- \
+    xdb console --login --read-only >"$directory/console.log" 2>&1 &
+site=http://127.0.0.1:7433
+logged_in() {
+    curl -s -f -o "$directory/login.html" -c "$directory/cookies" -H "Origin: $site" \
+        --data-urlencode role=app --data-urlencode "password=it's \\ of app" "$site/login"
+}
+eventually 60 logged_in && curl -s -f -b "$directory/cookies" "$site/" | grep -q signup-alice || {
+    cat "$directory/login.html" "$directory/console.log"
+    die "the console does not show the sign-up"
+}
 
 say "image-test: the data stays with the container's next start"
 stop
