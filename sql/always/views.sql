@@ -468,7 +468,7 @@ SELECT
     f.waiting_since
 FROM xdb.registered_workers() AS f
 LEFT JOIN xdb.worker AS w ON w.worker_id OPERATOR(pg_catalog.=) f.worker_id;
-COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets. Only operators and members of the owner see more than name and owner. Only calls of states are counted, since the server started.';
+COMMENT ON VIEW xdb.workers IS 'Registered workers, without their secrets. Only operators and members of the owner see more than name and owner. Only calls of states are counted, since the server started. They are counted for the first 256 workers of the server that are called; for all others, in_flight to next_probe_at are null.';
 COMMENT ON COLUMN xdb.workers.name IS 'Name of the worker.';
 COMMENT ON COLUMN xdb.workers.url IS 'URL of the worker; null = a pull worker.';
 COMMENT ON COLUMN xdb.workers.max_concurrency IS 'The most state calls at the worker at one time, for each engine.';

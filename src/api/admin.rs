@@ -13,7 +13,7 @@ use crate::pg::identity;
 use crate::pg::param::{Interval, from_postgres};
 use crate::pg::process;
 use crate::pg::raw;
-use crate::pg::shmem::call::{self, CallStatistics, OpenBreaker};
+use crate::pg::shmem::call::{CallStatistics, CountedWorkers, OpenBreaker};
 use crate::pg::shmem::{EngineState, Role, Slot};
 use crate::pg::spi::Spi;
 use crate::pg::wake;
@@ -217,34 +217,27 @@ fn short_of_connections(waiting: i64) -> Option<String> {
 /// A row for each worker: its name and owner. Members of the owner and operators also see figures of its calls.
 pub fn registered_workers(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    let counted = call::of_database(process::database());
-    // A worker that was never called has no figures.
-    let statistics = |id| counted.iter().find(|counted| counted.worker == id).cloned().unwrap_or_default();
-    let (workers, waiting) = caller.on_system_tables(|spi, _| {
+    let counted = CountedWorkers::of_database(process::database());
+    let workers = caller.on_system_tables(|spi, _| {
         spi.with_latest_snapshot(|spi| {
             let knows_roles = super::knows_roles()?;
-            let known = |worker: ShownWorker| {
-                let owner = if knows_roles { identity::role_name(worker.owner)? } else { None };
-                let leased = || pull::leased(spi, worker.worker_id, clock::real());
-                let calls = match caller.may_drive(worker.owner)? {
-                    false => None,
-                    true if worker.pulls => Some(CallStatistics { in_flight: leased()? as i32, ..Default::default() }),
-                    true => Some(statistics(worker.worker_id)),
-                };
-                Ok((worker, owner, calls))
+            let waiting = lines::waiting(spi, clock::now(), clock::real())?;
+            let row = |ShownWorker { worker_id, name, owner, pulls, .. }| {
+                let mut row = row![worker_id, name, if knows_roles { identity::role_name(owner)? } else { None }];
+                if caller.may_drive(owner)? {
+                    let leased = || pull::leased(spi, worker_id, clock::real());
+                    let calls = match pulls {
+                        true => Some(CallStatistics { in_flight: leased()? as i32, ..Default::default() }),
+                        false => counted.get(worker_id),
+                    };
+                    row.extend(figures(calls, pulls, waiting.iter().find(|waiting| waiting.worker_id == worker_id)));
+                }
+                Ok(row)
             };
-            let workers = registering::shown_workers(spi)?.into_iter().map(known).collect::<Result<Vec<_>>>()?;
-            Ok((workers, lines::waiting(spi, clock::now(), clock::real())?))
+            registering::shown_workers(spi)?.into_iter().map(row).collect::<Result<Vec<_>>>()
         })
     })?;
-    let row = |(ShownWorker { worker_id, name, pulls, .. }, owner, calls)| {
-        let mut row = row![worker_id, name, owner];
-        if let Some(calls) = calls {
-            row.extend(figures(&calls, pulls, waiting.iter().find(|waiting| waiting.worker_id == worker_id)));
-        }
-        row
-    };
-    Ok(Value::Rows(workers.into_iter().map(row).collect()))
+    Ok(Value::Rows(workers))
 }
 
 /// The state of a breaker in a word.
@@ -257,18 +250,20 @@ pub(super) fn breaker(open: Option<OpenBreaker>) -> &'static str {
 }
 
 /// The columns for members of the owner and operators. For a pull worker, only the tables have figures.
-fn figures(of: &CallStatistics, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
-    let latency = (of.calls > 0).then(|| Duration::from_micros((of.total_latency_us / of.calls) as u64));
+fn figures(of: Option<CallStatistics>, pulls: bool, waiting: Option<&Waiting>) -> Vec<Value> {
+    let of = of.as_ref();
+    let called = of.filter(|of| of.calls > 0);
+    let open = of.and_then(|of| of.open);
     row![
-        of.in_flight,
-        of.calls,
-        of.failures,
-        of.consecutive_failures as i32,
-        latency.map(Interval),
-        moment(of.last_error_at),
-        (!pulls).then_some(breaker(of.open)),
-        of.open.and_then(|open| moment(open.since)),
-        of.open.and_then(|open| moment(open.next_probe?)),
+        of.map(|of| of.in_flight),
+        of.map(|of| of.calls),
+        of.map(|of| of.failures),
+        of.map(|of| of.consecutive_failures as i32),
+        called.map(|of| Interval(Duration::from_micros((of.total_latency_us / of.calls) as u64))),
+        of.and_then(|of| moment(of.last_error_at)),
+        of.filter(|_| !pulls).map(|of| breaker(of.open)),
+        open.and_then(|open| moment(open.since)),
+        open.and_then(|open| moment(open.next_probe?)),
         waiting.map_or(0, |waiting| waiting.calls),
         waiting.map(|waiting| waiting.since),
     ]

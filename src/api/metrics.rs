@@ -13,7 +13,7 @@ use crate::pg::function::{Args, Value};
 use crate::pg::identity;
 use crate::pg::param::from_postgres;
 use crate::pg::process;
-use crate::pg::shmem::call::{self, CallStatistics};
+use crate::pg::shmem::call::{self, CountedWorkers};
 use crate::pg::shmem::counters::{self, BOUNDS, CallEnd, CallKind, CountedCalls, OfEngine, OfMessages, OfType};
 use crate::pg::shmem::{EngineState, Role, Slot, slow};
 use crate::store::counted::{self, Figures};
@@ -211,7 +211,7 @@ struct Now {
     backlog: (i64, Option<Timestamp>),
     /// Each with the calls that it has claimed, if it is a pull worker.
     workers: Vec<(ShownWorker, Option<i64>)>,
-    calls: Vec<CallStatistics>,
+    calls: CountedWorkers,
     /// By the name of the worker.
     counted_calls: BTreeMap<String, CountedCalls>,
     /// By the name of the type.
@@ -256,7 +256,7 @@ impl Now {
                     figures: figures.ok_or_else(|| PgError::internal("a query without rows"))?,
                     backlog: lines::backlog(spi, at)?.unwrap_or_default(),
                     workers,
-                    calls: call::of_database(database),
+                    calls: CountedWorkers::of_database(database),
                     counted_calls,
                     counted_types,
                     counted,
@@ -340,14 +340,16 @@ impl Now {
         let mut breaker =
             gauge("xdb_breaker_state", "1 for the state that the breaker of the worker is in, 0 for the others.");
         for (worker, leased) in &self.workers {
-            let calls = self.calls.iter().find(|calls| calls.worker == worker.worker_id).cloned().unwrap_or_default();
             let name = ("worker", worker.name.as_str());
-            in_flight.add(&[name], leased.unwrap_or(i64::from(calls.in_flight)) as f64);
-            if leased.is_none() {
-                limit.add(&[name], f64::from(worker.max_concurrency));
-                for state in ["closed", "half-open", "open"] {
-                    breaker.add(&[name, ("state", state)], f64::from(u8::from(state == admin::breaker(calls.open))));
-                }
+            if let Some(leased) = leased {
+                in_flight.add(&[name], *leased as f64);
+                continue;
+            }
+            limit.add(&[name], f64::from(worker.max_concurrency));
+            let Some(calls) = self.calls.get(worker.worker_id) else { continue };
+            in_flight.add(&[name], f64::from(calls.in_flight));
+            for state in ["closed", "half-open", "open"] {
+                breaker.add(&[name, ("state", state)], f64::from(u8::from(state == admin::breaker(calls.open))));
             }
         }
         let mut ended = counter("xdb_calls", "Calls that have ended, by outcome.");

@@ -169,17 +169,26 @@ pub fn reset_role(database: pg_sys::Oid, role: Role) {
     }
 }
 
-/// The statistics of all workers of a database.
-pub fn of_database(database: pg_sys::Oid) -> Vec<CallStatistics> {
-    let Some(shared) = shared() else {
-        return Vec::new();
-    };
-    shared
-        .calls
-        .iter()
-        .filter(|cell| cell.database.load(Ordering::Acquire) == database.to_u32())
-        .map(snapshot)
-        .collect()
+/// The statistics of the workers of a database.
+pub struct CountedWorkers {
+    with_entry: Vec<CallStatistics>,
+    /// Whether a further worker would get an entry.
+    has_room: bool,
+}
+
+impl CountedWorkers {
+    pub fn of_database(database: pg_sys::Oid) -> Self {
+        let of = |cell: &CallCell| cell.database.load(Ordering::Acquire);
+        let all = || shared().into_iter().flat_map(|shared| &shared.calls);
+        let own = all().filter(|cell| of(cell) == database.to_u32());
+        Self { with_entry: own.map(snapshot).collect(), has_room: all().any(|cell| of(cell) == 0) }
+    }
+
+    /// The statistics of one worker: zeros if it was never called, none if its calls are not counted.
+    pub fn get(&self, worker: i32) -> Option<CallStatistics> {
+        let counted = self.with_entry.iter().find(|counted| counted.worker == worker).cloned();
+        counted.or_else(|| self.has_room.then(CallStatistics::default))
+    }
 }
 
 /// Removes a worker that is no longer registered. Can't fail.

@@ -363,6 +363,35 @@ fn ten_thousand_types_give_at_most_201_labels() {
 }
 
 #[test]
+fn a_257th_worker_is_called_and_has_no_figures() {
+    const WORKERS: i64 = 257;
+    let app = App::new("metrics_many_workers");
+    let worker = app.worker(|_: &Call| force_complete(json!(null)));
+    let (mut db, mut boss) = (app.db(), app.session("boss"));
+    app.superuser().run(&format!(
+        "SELECT count(xdb.register_worker('worker-' || n, {}))
+             + count(xdb.register_process_type('type-' || n, 'worker-' || n, {}))
+         FROM generate_series(1, {WORKERS}) n",
+        literal(&worker.url()),
+        jsonb(one_step().json())
+    ));
+    db.run(&format!("SELECT count(xdb.start_process('p' || n, 'type-' || n)) FROM generate_series(1, {WORKERS}) n"));
+    wait_until("all processes are completed", 30, || {
+        db.count("xdb.process_executions WHERE status = 'COMPLETED'") == WORKERS
+    });
+    let samples =
+        |name: &str, of: &str| format!("xdb.metrics() WHERE name = '{name}' AND labels ->> 'worker' LIKE '{of}'");
+    assert_eq!(boss.count(&samples("xdb_worker_concurrency_limit", "worker-%")), WORKERS);
+    assert_eq!(boss.count(&samples("xdb_calls_in_flight", "worker-%")), 256);
+    assert_eq!(boss.count(&samples("xdb_breaker_state", "worker-%")), 3 * 256);
+    let name = boss.text(
+        "SELECT name FROM xdb.workers WHERE breaker IS NULL AND calls IS NULL AND in_flight IS NULL AND waiting = 0",
+    );
+    assert_eq!(boss.count(&samples("xdb_breaker_state", &name)), 0, "{name}");
+    app.done(&[]);
+}
+
+#[test]
 fn several_scrapes_at_once_are_whole_while_processes_run() {
     let app = App::new("metrics_at_once");
     let _worker = app.worker(|_: &Call| force_complete(json!(null)));
