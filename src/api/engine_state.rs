@@ -9,7 +9,8 @@ use crate::pg::catch::Result;
 use crate::pg::descriptors::Descriptors;
 use crate::pg::param::from_postgres;
 use crate::pg::process;
-use crate::pg::shmem::{self, EngineState, Role, SCHEDULERS, Slot, SlotStatus, call};
+use crate::pg::shmem::call::CountedWorkers;
+use crate::pg::shmem::{self, EngineState, Role, SCHEDULERS, Slot, SlotStatus};
 use crate::pg::spi::Spi;
 use crate::store::execution::{self, Lock};
 use crate::store::lines::{self, Waiting};
@@ -94,14 +95,14 @@ pub(super) fn full_workers(spi: &Spi, caller: Caller) -> Result<Vec<String>> {
     }
     let workers = registering::shown_workers(spi)?;
     let called = workers.iter().filter(|worker| !worker.pulls).count();
-    let counted = call::of_database(process::database());
-    let under_way = |id: i32| counted.iter().find(|counted| counted.worker == id).map_or(0, |of| of.in_flight);
-    let all = counted.iter().map(|of| of.in_flight.max(0) as usize).sum();
+    let counted = CountedWorkers::of_database(process::database());
+    let under_way = |id| counted.get(id).map_or(0, |of| of.in_flight as usize);
+    let all = counted.in_flight();
     let mut full = Vec::new();
     for worker in workers.iter().filter(|worker| !worker.pulls) {
         let waiting = waiting.iter().find(|waiting| waiting.worker_id == worker.worker_id);
         let waiting = waiting.filter(|waiting| now.since(waiting.since) >= SHORT_WAIT);
-        let why = || no_place(worker, under_way(worker.worker_id).max(0) as usize, called, all);
+        let why = || no_place(worker, under_way(worker.worker_id), called, all);
         if let Some(waiting) = waiting
             && let Some(why) = why()
             && caller.may_drive(worker.owner)?
@@ -143,7 +144,7 @@ pub(super) fn not_called(spi: &Spi, id: ExecutionId, now: Timestamp) -> Result<V
     // What the session has read of the type may be old.
     let mut loaded = execution::executions(spi, &mut Registry::default(), &[id], Lock::None)?;
     state::states_without_inputs(spi, &mut loaded, &keys)?;
-    let (slow, counted) = (SlowTables::of_now(), call::of_database(process::database()));
+    let (slow, counted) = (SlowTables::of_now(), CountedWorkers::of_database(process::database()));
     let engine = Slot::find(process::database(), Role::Scheduler).map(|slot| slot.status().state).unwrap_or_default();
     let is_held = process::is_in_recovery() || matches!(engine, EngineState::Paused | EngineState::Copy);
     let runs = |maker| match maker {
@@ -158,7 +159,7 @@ pub(super) fn not_called(spi: &Spi, id: ExecutionId, now: Timestamp) -> Result<V
         let tables = slow.marked(&loaded.meta, state, api);
         let facts = Facts { tables, ..calls::facts(loaded, CallOf::State(state, api), now) };
         let worker = loaded.meta.worker_of(facts.maker());
-        let open = counted.iter().find(|counted| counted.worker == worker).and_then(|counted| counted.open);
+        let open = counted.get(worker).and_then(|of| of.open);
         let Some(why) = calls::not_called(&facts, runs, open.is_some()) else { continue };
         let since = open.filter(|_| why == NotCalled::Breaker).map(|open| from_postgres(open.since));
         not_made.push(NotMade { state_id: state.id.state_id.clone(), api, why: why.as_str(), since });

@@ -69,7 +69,8 @@ logged_in() {
     curl -s -f -o "$directory/login.html" -c "$directory/cookies" -H "Origin: $site" \
         --data-urlencode role=app --data-urlencode "password=it's \\ of app" "$site/login"
 }
-eventually 60 logged_in && curl -s -f -b "$directory/cookies" "$site/" | grep -q signup-alice || {
+shown() { logged_in && curl -s -f -b "$directory/cookies" "$site/" | grep -q signup-alice; }
+eventually 60 shown || {
     cat "$directory/login.html" "$directory/console.log"
     die "the console does not show the sign-up"
 }

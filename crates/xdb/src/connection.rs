@@ -56,8 +56,12 @@ impl Trouble {
             }
             Some("42501") if self.hint.is_none() => {
                 let role = role_literal(role);
-                self.hint =
-                    Some(format!("The role may not use XDB: run SELECT xdb.grant_usage({role}), as a superuser."));
+                self.hint = Some(format!(
+                    "If the role may not use XDB yet, run SELECT xdb.grant_usage({role}), as a superuser."
+                ));
+            }
+            Some("57014") => {
+                self.hint = Some("The server is busy, or a table is locked: try again, or search for less.".to_owned());
             }
             Some("XD012") => {
                 self.hint = Some("Connect to the primary. On a standby, the list of the console works.".to_owned());

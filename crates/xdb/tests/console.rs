@@ -253,6 +253,17 @@ fn actions_show_their_statement_and_have_their_effect() {
     let closed = browser.get("/process?id=mine").body;
     assert!(closed.contains("12345678901234567890123456789012345678901"), "no digit is lost: {closed}");
     assert!(!closed.contains("<button>Stop</button>"));
+    let messages = console.end();
+    let actions = [
+        "pause \"mine\"",
+        "resume \"mine\"",
+        "retry \"fails\"",
+        "stop \"fails\"",
+        "publish \"mine\"",
+        "publish \"mine\"",
+    ];
+    let lines = actions.map(|action| format!("xdb console: role \"app\" {}\n", action.replace(' ', " process ")));
+    assert_eq!(messages, lines.concat());
 }
 
 #[test]
@@ -431,6 +442,22 @@ fn a_restarted_server_is_found_again_behind_a_base_path() {
     assert!(lost.status == 503 && lost.body.contains("not connected"), "{} {}", lost.status, lost.body);
     app.cluster().launch();
     wait_until("the page is there again", 20, || browser.get("/tools/xdb/process?id=mine").status == 200);
+}
+
+#[test]
+fn a_page_that_the_server_does_not_answer_says_so_after_three_seconds() {
+    let (app, _worker) = application("console_slow");
+    starts(&app, "app", &["mine"]);
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let mut holder = app.superuser();
+    holder.run("BEGIN; LOCK TABLE xdb.process_execution");
+    let page = browser.get("/").body;
+    assert!(page.contains("statement timeout") && page.contains("try again"), "{page}");
+    holder.run("ROLLBACK");
+    let page = browser.get("/").body;
+    assert!(page.contains("mine") && !page.contains("statement timeout"), "{page}");
+    app.done(&[]);
 }
 
 #[test]

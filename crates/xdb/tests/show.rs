@@ -233,7 +233,7 @@ fn programs_get_json_and_exit_codes() {
     assert_eq!(
         stranger.err,
         "xdb: permission denied for schema xdb\n\
-         HINT: The role may not use XDB: run SELECT xdb.grant_usage('stranger'), as a superuser.\n"
+         HINT: If the role may not use XDB yet, run SELECT xdb.grant_usage('stranger'), as a superuser.\n"
     );
     app.done(&["role \"nobody\" does not exist"]);
 }

@@ -189,6 +189,11 @@ impl CountedWorkers {
         let counted = self.with_entry.iter().find(|counted| counted.worker == worker).cloned();
         counted.or_else(|| self.has_room.then(CallStatistics::default))
     }
+
+    /// Counted calls that are under way.
+    pub fn in_flight(&self) -> usize {
+        self.with_entry.iter().map(|of| of.in_flight as usize).sum()
+    }
 }
 
 /// Removes a worker that is no longer registered. Can't fail.

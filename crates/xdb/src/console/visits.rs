@@ -196,6 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn there_are_sixteen_connections_and_each_visit_has_one() {
+        let visits = Visits::default();
+        (0..16).for_each(|n| visit(&visits, &n.to_string()));
+        let refused = visits.place().expect_err("all are in use").message;
+        assert!(refused.starts_with("all 16 connections of the console are in use"), "{refused}");
+        visits.end("7");
+        assert!(visits.place().is_ok());
+    }
+
+    #[test]
     fn names_of_visits_differ() {
         let names: std::collections::HashSet<_> = (0..100).map(|_| secret().expect("there are random bytes")).collect();
         assert!(names.len() == 100 && names.iter().all(|name| name.len() == 32));

@@ -139,7 +139,7 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(mut command: Command) -> Serving {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program was built");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program was built");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut url).expect("it prints its address");
         Serving { child, url: url.trim().to_owned() }
@@ -163,6 +163,14 @@ impl Serving {
         let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("it has a status");
         Answered { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    }
+
+    /// Ends it. Returns its messages.
+    pub fn end(mut self) -> String {
+        let mut messages = String::new();
+        self.child.kill().expect("it runs");
+        self.child.stderr.take().expect("it is piped").read_to_string(&mut messages).expect("text");
+        messages
     }
 
     pub fn get(&self, path: &str) -> Answered {
