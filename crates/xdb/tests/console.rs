@@ -445,6 +445,29 @@ fn a_restarted_server_is_found_again_behind_a_base_path() {
 }
 
 #[test]
+fn a_process_with_fifty_thousand_events_has_its_newest_and_its_oldest_ones() {
+    const COPIES: i64 = 50_000;
+    let (app, _worker) = application("console_long");
+    starts(&app, "app", &["mine"]);
+    let mut superuser = app.superuser();
+    let first = superuser.one::<i64>("SELECT max(event_id) FROM xdb.history_event");
+    superuser.run(&format!(
+        "INSERT INTO xdb.history_event SELECT execution_id, event_id + n, event_time, event_type, details
+         FROM xdb.history_event, generate_series(1, {COPIES}) n WHERE event_id = {first}"
+    ));
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let newest = browser.get("/process?id=mine").body;
+    assert!(newest.contains(&format!("<td>{}</td>", first + COPIES)) && newest.contains("Older events"), "{newest}");
+    assert!(newest.len() < 200_000, "{}", newest.len());
+    let oldest = browser.get("/process?id=mine&before=100").body;
+    assert!(
+        oldest.contains("<td>99</td>") && oldest.contains("<td>1</td>") && !oldest.contains("Older events"),
+        "{oldest}"
+    );
+}
+
+#[test]
 fn a_page_that_the_server_does_not_answer_says_so_after_three_seconds() {
     let (app, _worker) = application("console_slow");
     starts(&app, "app", &["mine"]);
