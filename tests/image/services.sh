@@ -62,17 +62,23 @@ as_app -v name=alice -v email=alice@example.com -v campaign=spring -f examples/s
 eventually 60 reminded
 
 say "image-test: the console shows the sign-up after the login"
-"${buildah[@]}" run --user postgres --env PGHOST=192.0.2.1 --env PGDATABASE=app "$container" -- \
+"${buildah[@]}" run --user postgres --env PGHOST=192.0.2.1 --env PGDATABASE=app --env PGUSER=app "$container" -- \
     xdb console --login --read-only >"$directory/console.log" 2>&1 &
 site=http://127.0.0.1:7433
 logged_in() {
-    curl -s -f -o "$directory/login.html" -c "$directory/cookies" -H "Origin: $site" \
+    curl -s -f -c "$directory/cookies" -H "Origin: $site" \
         --data-urlencode role=app --data-urlencode "password=it's \\ of app" "$site/login"
 }
 shown() { logged_in && curl -s -f -b "$directory/cookies" "$site/" | grep -q signup-alice; }
 eventually 60 shown || {
-    cat "$directory/login.html" "$directory/console.log"
+    cat "$directory/console.log"
     die "the console does not show the sign-up"
+}
+
+say "image-test: xdb doctor of the image finds no problem"
+in_container xdb doctor -U postgres -d app -h 127.0.0.1 >"$directory/doctor.out" || {
+    cat "$directory/doctor.out"
+    die "xdb doctor finds one"
 }
 
 say "image-test: the data stays with the container's next start"
