@@ -697,7 +697,7 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     app.cluster().launch();
     let (mut db, mut superuser) = (app.db(), app.superuser());
     // A crash may resume a call, which is parked again, so the engine runs first.
-    db.start("other", "Other").go();
+    start_with(&mut db, "other", "Other", 0);
     db.completes("other");
     wait_until("all are still parked", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
     db.run("TRUNCATE ledger");
