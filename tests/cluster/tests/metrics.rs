@@ -365,7 +365,8 @@ fn ten_thousand_types_give_at_most_201_labels() {
 #[test]
 fn a_257th_worker_is_called_and_has_no_figures() {
     const WORKERS: i64 = 257;
-    let app = App::new("metrics_many_workers");
+    // All databases of a server share the entries.
+    let app = App::alone("metrics_many_workers", ClusterOptions::default());
     let worker = app.worker(|_: &Call| force_complete(json!(null)));
     let (mut db, mut boss) = (app.db(), app.session("boss"));
     app.superuser().run(&format!(
@@ -377,7 +378,7 @@ fn a_257th_worker_is_called_and_has_no_figures() {
     ));
     db.run(&format!("SELECT count(xdb.start_process('p' || n, 'type-' || n)) FROM generate_series(1, {WORKERS}) n"));
     wait_until("all processes are completed", 30, || {
-        db.count("xdb.process_executions WHERE status = 'COMPLETED'") == WORKERS
+        db.count("xdb.processes WHERE status = 'COMPLETED'") == WORKERS
     });
     let samples =
         |name: &str, of: &str| format!("xdb.metrics() WHERE name = '{name}' AND labels ->> 'worker' LIKE '{of}'");
