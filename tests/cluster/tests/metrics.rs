@@ -377,9 +377,7 @@ fn a_257th_worker_is_called_and_has_no_figures() {
         jsonb(one_step().json())
     ));
     db.run(&format!("SELECT count(xdb.start_process('p' || n, 'type-' || n)) FROM generate_series(1, {WORKERS}) n"));
-    wait_until("all processes are completed", 30, || {
-        db.count("xdb.processes WHERE status = 'COMPLETED'") == WORKERS
-    });
+    wait_until("all processes are completed", 30, || db.count("xdb.processes WHERE status = 'COMPLETED'") == WORKERS);
     let samples =
         |name: &str, of: &str| format!("xdb.metrics() WHERE name = '{name}' AND labels ->> 'worker' LIKE '{of}'");
     assert_eq!(boss.count(&samples("xdb_worker_concurrency_limit", "worker-%")), WORKERS);
