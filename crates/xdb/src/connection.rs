@@ -60,7 +60,7 @@ impl Trouble {
                     "If the role may not use XDB yet, run SELECT xdb.grant_usage({role}), as a superuser."
                 ));
             }
-            Some("57014") => {
+            Some("57014" | "55P03") => {
                 self.hint = Some("The server is busy, or a table is locked: try again, or search for less.".to_owned());
             }
             Some("XD012") => {
