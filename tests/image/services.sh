@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The services db, worker and console of docker-compose.yml, for scripts/image-test, with the environment that docker-compose.yml gives them.
+# The services db, worker and console of docker-compose.yml, for scripts/image-test, with the environment that they have there.
 # The console connects to the server's outer address, where passwords are asked for, as they are on a published port.
 #   tests/image/services.sh CONTAINER DIRECTORY PYTHON
 set -euo pipefail
@@ -14,8 +14,9 @@ ip link set lo up
 ip address add 192.0.2.1/32 dev lo
 
 # As in docker-compose.yml.
-database=(POSTGRES_DB=app POSTGRES_PASSWORD=of-the-superuser "XDB_APP_PASSWORD=it's \\ of app")
-worker=(PGHOST=192.0.2.1 PGDATABASE=app PGUSER=app "PGPASSWORD=it's \\ of app" REMINDER_SECONDS=1)
+password="it's \\ of app"
+database=(POSTGRES_DB=app POSTGRES_PASSWORD=of-the-superuser "XDB_APP_PASSWORD=$password")
+worker=(PGHOST=192.0.2.1 PGDATABASE=app PGUSER=app "PGPASSWORD=$password" REMINDER_SECONDS=1)
 command=(postgres -c xdb.allowed_worker_hosts=worker)
 
 in_container() {
@@ -67,7 +68,7 @@ say "image-test: the console shows the sign-up after the login"
 site=http://127.0.0.1:7433
 logged_in() {
     curl -s -f -c "$directory/cookies" -H "Origin: $site" \
-        --data-urlencode role=app --data-urlencode "password=it's \\ of app" "$site/login"
+        --data-urlencode role=app --data-urlencode "password=$password" "$site/login"
 }
 shown() { logged_in && curl -s -f -b "$directory/cookies" "$site/" | grep -q signup-alice; }
 eventually 60 shown || {
@@ -78,7 +79,7 @@ eventually 60 shown || {
 say "image-test: xdb doctor of the image finds no problem"
 in_container xdb doctor -U postgres -d app -h 127.0.0.1 >"$directory/doctor.out" || {
     cat "$directory/doctor.out"
-    die "xdb doctor finds one"
+    die "xdb doctor finds a problem"
 }
 
 say "image-test: the data stays with the container's next start"

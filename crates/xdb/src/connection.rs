@@ -61,7 +61,7 @@ impl Trouble {
                 ));
             }
             Some("57014" | "55P03") => {
-                self.hint = Some("The server is busy, or a table is locked: try again, or search for less.".to_owned());
+                self.hint = Some("The server is busy, or a table is locked: try again, or ask for less.".to_owned());
             }
             Some("XD012") => {
                 self.hint = Some("Connect to the primary. On a standby, the list of the console works.".to_owned());

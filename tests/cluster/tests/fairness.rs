@@ -181,7 +181,7 @@ fn a_large_answer_that_ends_many_threads_goes() {
     app.register("wide", &Definition::starting_with("Only").step("Only").waiting_step("Leaf").waiting_step("End"));
     let mut db = app.db();
     db.start("p", "wide").go();
-    wait_until("all wait", 120, || app.superuser().count("xdb.queue_waiter") == 5001);
+    wait_until("all wait", 60, || app.superuser().count("xdb.queue_waiter") == 5001);
     db.publish("p", "End", json!(null));
     assert_eq!(db.completes("p").result(), &json!("done"));
     app.done(&[]);

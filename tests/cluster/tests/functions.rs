@@ -683,13 +683,14 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     register(&app, "Other", &steps());
     let all = [("low", -10), ("plain-1", 0), ("high-1", 3), ("high-2", 3), ("top", 10), ("plain-2", 0)];
     let in_order = ["top", "high-1", "high-2", "plain-1", "plain-2", "low"];
-    let called = "SELECT process FROM ledger ORDER BY id";
+    let called = "SELECT process FROM ledger WHERE process <> 'other' ORDER BY id";
     app.pause();
     all.iter().for_each(|(id, priority)| start_with(&mut db, id, "Steps", *priority));
     superuser.run("SELECT xdb.resume_engine()");
     db.completes("low");
     assert_eq!(db.all::<String>(called), in_order);
     // Also calls that were parked, and that a crash counted.
+    db.run("TRUNCATE ledger");
     superuser.run("SELECT xdb.pause_process_type('Steps')");
     all.iter().for_each(|(id, priority)| start_with(&mut db, &format!("parked-{id}"), "Steps", *priority));
     wait_until("all are parked", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
@@ -700,7 +701,6 @@ fn functions_are_called_by_priority_and_then_by_due_time() {
     start_with(&mut db, "other", "Other", 0);
     db.completes("other");
     wait_until("all are still parked", 30, || superuser.count("xdb.task WHERE lane = 2") == all.len() as i64);
-    db.run("TRUNCATE ledger");
     superuser.run("SELECT xdb.resume_process_type('Steps')");
     db.completes("parked-low");
     assert_eq!(db.all::<String>(called), in_order.map(|id| format!("parked-{id}")));
