@@ -87,10 +87,10 @@ impl Change {
             let outcome = outcomes.get(process_id.as_str());
             let refused = outcome.and_then(|outcome| outcome.as_ref().err());
             vec![
-                Value::of(process_id.as_str()),
+                Value::of(process_id.clone()),
                 done(outcome.and_then(|outcome| outcome.as_ref().ok()).copied()),
                 Value::of(refused.map(PgError::sqlstate)),
-                Value::of(refused.map(|error| error.message.as_str())),
+                Value::of(refused.map(|error| error.message.clone())),
             ]
         };
         Ok(Value::Rows(process_ids.iter().map(row).collect()))

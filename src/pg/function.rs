@@ -222,7 +222,7 @@ pub enum Value {
     Null,
     Void,
     /// A value of the type with this oid: see [`Value::of`].
-    Of(pg_sys::Oid, pg_sys::Datum),
+    Of(pg_sys::Oid, Box<dyn FnOnce() -> Option<pg_sys::Datum>>),
     /// The rows of a set-returning function, with columns from the first on. Missing columns are null.
     Rows(Vec<Vec<Value>>),
     /// JSON text, returned as `jsonb`.
@@ -230,8 +230,9 @@ pub enum Value {
 }
 
 impl Value {
-    pub fn of<T: SqlValue>(value: T) -> Self {
-        value.datum().map_or(Self::Null, |datum| Self::Of(T::TYPE.oid, datum))
+    /// The datum is made when the function returns: what is made during SPI ends with it.
+    pub fn of<T: SqlValue + 'static>(value: T) -> Self {
+        Self::Of(T::TYPE.oid, Box::new(move || value.datum()))
     }
 
     /// The datum, and whether it is null. A set has no datum.
@@ -239,7 +240,7 @@ impl Value {
         Ok(match self {
             Self::Null | Self::Rows(_) => (pg_sys::Datum::null(), true),
             Self::Void => (pg_sys::Datum::null(), false),
-            Self::Of(_, datum) => (datum, false),
+            Self::Of(_, datum) => datum().map_or((pg_sys::Datum::null(), true), |datum| (datum, false)),
             Self::Json(text) => (read(jsonb_in, &text)?, false),
         })
     }
