@@ -324,31 +324,41 @@ impl<'r, T: FromColumn<'r>> FromColumn<'r> for Option<T> {
 
 /// A value; null if it is None.
 pub fn value<T: SqlValue>(value: T) -> Param {
-    let datum = value.datum();
-    let null = datum.is_none();
-    Param { oid: T::TYPE.oid, datum: datum.unwrap_or(pg_sys::Datum::null()), null, is_array: false }
+    value_of(&T::TYPE, value.datum())
 }
 
 pub fn array<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
-    array_of(values.into_iter())
+    array_of(&T::TYPE, &datums(values))
 }
 
 /// A column of a batch for [`run_batch`](super::spi::Spi::run_batch): the value itself if the batch has one row, else
 /// an array. All columns of a batch have the same length, which is not 0.
 pub fn column<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
-    let mut values = values.into_iter();
-    match (values.next(), values.next()) {
-        (Some(only), None) => value(only),
-        (first, second) => array_of(first.into_iter().chain(second).chain(values)),
+    match datums(values).as_slice() {
+        [only] => value_of(&T::TYPE, *only),
+        several => array_of(&T::TYPE, several),
     }
 }
 
-fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
-    let SqlType { oid, array, length, by_value, align, .. } = T::TYPE;
-    assert_ne!(array, pg_sys::InvalidOid, "an array in an array");
-    let datums = values.map(|value| value.datum());
-    let (mut elements, mut nulls): (Vec<_>, Vec<_>) =
-        datums.map(|datum| (datum.unwrap_or(pg_sys::Datum::null()), datum.is_none())).unzip();
+/// The values as datums; None is null. The compiler makes a copy of this for each place that calls it, so all else is in
+/// functions without type parameters.
+fn datums<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Vec<Option<pg_sys::Datum>> {
+    let values = values.into_iter();
+    let mut datums = Vec::with_capacity(values.size_hint().0);
+    for value in values {
+        datums.push(value.datum());
+    }
+    datums
+}
+
+fn value_of(of: &SqlType, datum: Option<pg_sys::Datum>) -> Param {
+    Param { oid: of.oid, datum: datum.unwrap_or(pg_sys::Datum::null()), null: datum.is_none(), is_array: false }
+}
+
+fn array_of(of: &SqlType, datums: &[Option<pg_sys::Datum>]) -> Param {
+    assert_ne!(of.array, pg_sys::InvalidOid, "an array in an array");
+    let mut elements: Vec<_> = datums.iter().map(|datum| datum.unwrap_or(pg_sys::Datum::null())).collect();
+    let mut nulls: Vec<_> = datums.iter().map(Option::is_none).collect();
     let (mut count, mut first) = (elements.len() as i32, 1);
     // SAFETY: this number of elements of this type, and as many flags.
     let datum = unsafe {
@@ -359,14 +369,14 @@ fn array_of<T: SqlValue>(values: impl Iterator<Item = T>) -> Param {
                 1,
                 &raw mut count,
                 &raw mut first,
-                oid,
-                i32::from(length),
-                by_value,
-                align as std::ffi::c_char,
+                of.oid,
+                i32::from(of.length),
+                of.by_value,
+                of.align as std::ffi::c_char,
             )
         })
     };
-    Param { oid: array, datum: pg_sys::Datum::from(datum), null: false, is_array: true }
+    Param { oid: of.array, datum: pg_sys::Datum::from(datum), null: false, is_array: true }
 }
 
 /// A time as Postgres counts a `timestamptz`.
