@@ -259,8 +259,8 @@ hooked_postgres() {
     make_work_dir
     chmod a+rx "$work_dir"
     lock_stage
-    # In a directory of its own: cargo keeps one library of this name in each, and would build it again after every other build.
-    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}/hooked package_extension stage --debug --features crash-points,pg_test 8>&-
+    # The only build of the extension with cargo's profile dev, whose dependencies are also those of the tests and of clippy.
+    package_extension hooked --debug --features crash-points,pg_test 8>&-
     copy_postgres "$work_dir/postgres"
     cp -a "$stage/." "$work_dir/postgres/"
     exec 8<&-
