@@ -201,6 +201,14 @@ pub fn versions(versions: &InstalledVersions) -> Finding {
             let shown = format!("Postgres {major}, library {library}, schema {schema}");
             match minor(schema).cmp(&minor(library)) {
                 std::cmp::Ordering::Less => Finding::bad(CHECK, shown, "ALTER EXTENSION xdb UPDATE"),
+                std::cmp::Ordering::Greater if installed < minor(schema) => Finding::bad(
+                    CHECK,
+                    match available {
+                        Some(available) => format!("{shown}; version {available} is installed"),
+                        None => format!("{shown}; no version is installed"),
+                    },
+                    format!("install version {schema} of xdb, and restart Postgres"),
+                ),
                 std::cmp::Ordering::Greater => Finding::bad(
                     CHECK,
                     shown,
@@ -237,7 +245,7 @@ pub fn engine(engine: &EngineStatus, is_standby: bool) -> Finding {
         "running" => "see \"Nothing runs at all\" in docs/stuck.md",
         "paused" => "SELECT xdb.resume_engine()",
         "waiting for adopt" => "SELECT xdb.adopt(), if the processes of this copy should run here",
-        "waiting for update" => "ALTER EXTENSION xdb UPDATE, or restart Postgres if the library is the older one",
+        "waiting for update" => "do what the check of the versions says",
         "starting" => {
             "end the session that has locked the extension, usually by ALTER EXTENSION in an open transaction"
         }
@@ -460,6 +468,10 @@ mod tests {
         };
         assert_eq!(of("0.4.0", "0.4.7", "0.4.0"), None);
         assert_eq!(of("0.3.0", "0.4.0", "0.4.0").as_deref(), Some("ALTER EXTENSION xdb UPDATE"));
+        assert_eq!(
+            of("0.4.0", "0.3.9", "0.3.9").as_deref(),
+            Some("install version 0.4.0 of xdb, and restart Postgres")
+        );
         assert!(of("0.4.0", "0.3.9", "0.4.0").is_some_and(|fix| fix.starts_with("restart Postgres:")));
         assert!(of("0.4.0", "0.4.0", "0.10.0").is_some_and(|fix| fix.starts_with("restart Postgres, then")));
     }

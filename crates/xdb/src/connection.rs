@@ -131,7 +131,8 @@ impl ServerSession {
 
     /// Runs a statement as it is written. Returns the first value of its result, if it has one.
     pub async fn run(&self, sql: &str) -> Result<Option<String>, Trouble> {
-        let messages = self.client.simple_query(sql).await.map_err(Trouble::from)?;
+        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(self);
+        let messages = self.client.simple_query(sql).await.map_err(trouble)?;
         Ok(messages.into_iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).filter(|value| !value.is_empty()).map(str::to_owned),
             _ => None,

@@ -113,7 +113,7 @@ fn of_thread(process: &Value, thread: &Value, now: Timestamp) -> Explanation {
         _ if thread["incident"] == true => (Case::Incident, incident(thread, now)),
         _ if !thread["held"].is_null() => (Case::Held, held(thread)),
         _ => match time(thread, "callUntil") {
-            Some(until) => (Case::Calling, calling(thread, until, now)),
+            Some(until) => (Case::Calling, calling(process, thread, until, now)),
             None => not_called(process, thread, now),
         },
     };
@@ -198,7 +198,7 @@ fn engines_reason(thread: &Value, now: Timestamp) -> Option<(Case, String)> {
     })
 }
 
-fn calling(thread: &Value, until: Timestamp, now: Timestamp) -> String {
+fn calling(process: &Value, thread: &Value, until: Timestamp, now: Timestamp) -> String {
     let by = match text(thread, "worker") {
         Some(worker) => format!("Worker {}", quoted(worker)),
         None => "A function of the database".to_owned(),
@@ -207,11 +207,14 @@ fn calling(thread: &Value, until: Timestamp, now: Timestamp) -> String {
         thread["repeats"].as_u64().map_or_else(String::new, |times| format!(", repeated {}", count(times, "time")));
     let began = time(thread, "firstAttemptAt")
         .map_or_else(String::new, |first| format!(" The first attempt began {}.", ago(first, now)));
+    // Then an answer waits in the engine, and the tables don't say of which call.
+    let answer_waits = closing(process).is_some() || held_up(process, now).is_some();
     let ends = match until > now {
-        true => format!("The engine gives up at the latest {}.", ahead(until, now)),
-        false => "Its time is over, and the engine is about to repeat the call.".to_owned(),
+        _ if answer_waits => ", or has answered it.".to_owned(),
+        true => format!(". The engine gives up at the latest {}.", ahead(until, now)),
+        false => ". Its time is over, and the engine is about to repeat the call.".to_owned(),
     };
-    format!("{by} handles {}, attempt {}{repeats}. {ends}{began}", api(thread), thread["attempt"])
+    format!("{by} handles {}, attempt {}{repeats}{ends}{began}", api(thread), thread["attempt"])
 }
 
 fn retrying(thread: &Value, due: Timestamp, now: Timestamp) -> String {

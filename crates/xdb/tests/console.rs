@@ -175,7 +175,14 @@ fn requests_of_other_sites_are_refused() {
     ] {
         let mut headers = headers;
         headers.push(&cookie);
-        assert_eq!(post(&console, "/action", stop, &headers).status, status, "{headers:?}");
+        let answer = post(&console, "/action", stop, &headers);
+        assert_eq!(answer.status, status, "{headers:?}");
+        assert_eq!(
+            status == 403,
+            answer.body.contains("A proxy in between has to pass the header Host on"),
+            "{}",
+            answer.body
+        );
     }
     assert_eq!(app.db().status("mine"), "RUNNING");
     assert_eq!(browser.get("/action").status, 405);
@@ -474,9 +481,12 @@ fn a_page_that_the_server_does_not_answer_says_so_after_three_seconds() {
     let console = serve(&app, &[]);
     let browser = Browser::open(&console);
     let mut superuser = app.superuser();
+    let execution = superuser.text("SELECT xdb.describe_process('mine') ->> 'processExecutionId'");
     superuser.run("BEGIN; LOCK TABLE xdb.process_execution");
-    let page = browser.get("/").body;
-    assert!(page.contains("lock timeout") && page.contains("try again"), "{page}");
+    let pause = format!("action=pause&id=mine&execution={execution}");
+    for page in [browser.get("/").body, browser.act(&pause).body] {
+        assert!(page.contains("lock timeout") && page.contains("try again"), "{page}");
+    }
     superuser.run("ROLLBACK");
     superuser.run(
         "CREATE POLICY slow ON xdb.process_execution AS RESTRICTIVE TO app USING (pg_sleep(30)::text IS NOT NULL)",

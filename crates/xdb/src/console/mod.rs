@@ -128,9 +128,12 @@ pub async fn serve(
     let console = Console { options, parameters, hosts, visits, samples, token };
     let place = format!("http://{address}{}/", console.options.base_path);
     announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
-    let router = router(Arc::new(console));
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await.map_err(|error| Trouble::new(error.to_string()))
+    let console = Arc::new(console);
+    let service = router(Arc::clone(&console)).into_make_service_with_connect_info::<SocketAddr>();
+    tokio::select! {
+        served = axum::serve(listener, service) => served.map_err(|error| Trouble::new(error.to_string())),
+        never = console.visits.end_in_time() => match never {},
+    }
 }
 
 fn router(console: Arc<Console>) -> Router {
@@ -183,7 +186,10 @@ fn refused(console: &Console, request: &Request) -> Option<(StatusCode, &'static
         return None;
     }
     if !guard::is_same_origin(request.headers(), &host) {
-        return Some((StatusCode::FORBIDDEN, "This request does not come from a page of the console."));
+        return Some((
+            StatusCode::FORBIDDEN,
+            "This request does not come from a page of the console. A proxy in between has to pass the header Host on.",
+        ));
     }
     let path = request.uri().path();
     let is_about_visits = path.ends_with("/login") || path.ends_with("/logout");

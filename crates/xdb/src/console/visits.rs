@@ -6,6 +6,7 @@
 use crate::connection::{ServerSession, Trouble};
 use crate::environment::Parameters;
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +16,9 @@ use tokio::time::Instant;
 /// A visit ends after this time without a request, and after the second time in any case.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 const LONGEST: Duration = Duration::from_secs(12 * 3600);
+
+/// How often visits without requests are ended.
+const ENDED_EACH: Duration = Duration::from_secs(60);
 
 /// Connections of all visits together.
 const MOST_CONNECTIONS: usize = 16;
@@ -74,20 +78,32 @@ pub fn secret() -> Result<String, Trouble> {
 }
 
 impl Visits {
+    /// The visits that are not over.
+    fn going_on(&self, now: Instant) -> MutexGuard<'_, HashMap<String, Arc<Visit>>> {
+        let mut all = lock(&self.all);
+        all.retain(|_, visit| !visit.is_over(now));
+        all
+    }
+
+    /// Ends visits when their time is over, with their passwords and connections, also while there are no requests.
+    pub async fn end_in_time(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(ENDED_EACH).await;
+            drop(self.going_on(Instant::now()));
+        }
+    }
+
     /// The visit with this name, unless it is over. Its time begins again.
     pub fn find(&self, name: &str) -> Option<Arc<Visit>> {
         let now = Instant::now();
-        let mut all = lock(&self.all);
-        all.retain(|_, visit| !visit.is_over(now));
-        let visit = all.get(name).cloned()?;
+        let visit = self.going_on(now).get(name).cloned()?;
         *lock(&visit.used) = now;
         Some(visit)
     }
 
     /// Takes the place of a connection for a new visit.
     pub fn place(&self) -> Result<OwnedSemaphorePermit, Trouble> {
-        let now = Instant::now();
-        lock(&self.all).retain(|_, visit| !visit.is_over(now));
+        drop(self.going_on(Instant::now()));
         let taken = Arc::clone(&self.places).try_acquire_owned();
         taken.map_err(|_| {
             Trouble::new(format!(
@@ -192,6 +208,17 @@ mod tests {
         assert!(visits.find("busy").is_some());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(visits.find("busy").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_visit_ends_without_any_request() {
+        let visits = Arc::new(Visits::default());
+        visit(&visits, "idle");
+        let ending = Arc::clone(&visits);
+        tokio::spawn(async move { ending.end_in_time().await });
+        tokio::time::sleep(IDLE).await;
+        assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS - 1);
+        tokio::time::sleep(ENDED_EACH + Duration::from_secs(1)).await;
         assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS, "its connection is free");
     }
 
