@@ -116,3 +116,13 @@ pub fn waits_for_adopt(cluster: &Cluster, database: &str, worker: &Worker) {
     );
     assert_eq!(problems, Vec::<String>::new());
 }
+
+/// Orders of the example `queue-starts` whose work began before the process of the order before, of the same customer, had
+/// closed, or that have overtaken it.
+pub fn orders_begun_too_early(db: &mut Db) -> i64 {
+    db.count(
+        "(SELECT o.number::int < lag(o.number::int) OVER w OR o.taken_at < lag(p.closed_at) OVER w AS wrong
+            FROM public.orders AS o JOIN xdb.processes AS p ON p.process_id = 'order-' || o.number
+            WINDOW w AS (PARTITION BY o.customer ORDER BY o.taken_at)) AS o WHERE wrong",
+    )
+}
