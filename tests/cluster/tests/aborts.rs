@@ -65,8 +65,8 @@ fn an_answer_ends_the_states_and_steps_that_it_names() {
     let _worker = order(&app);
     let mut db = starts(&app, "p");
     assert_eq!(views::timers(&mut db, "p"), 2);
-    // `Last` never ran, so it is passed over. `Cancel` is the answering step.
-    db.publish("p", "cancel", json!(["Nap-2", "Mail", "Last", "Cancel"]));
+    // Passed over are `Last`, which never ran, `Split-1`, which has ended, and `Cancel`, the answering step.
+    db.publish("p", "cancel", json!(["Nap-2", "Mail", "Last", "Split-1", "Cancel"]));
     wait_until("it has answered", 10, || steps(&mut db, "p", "COMPLETED").len() == 3);
     assert_eq!(steps(&mut db, "p", "ABORTED"), ["Mail-1", "Nap-2"]);
     assert_eq!(steps(&mut db, "p", "COMPLETED"), ["Cancel-1", "Last-1", "Split-1"]);
