@@ -122,7 +122,7 @@ fn processes_of_each_release_are_finished_by_the_library_of_now() {
         }
         assert_eq!(version(&app), release);
         half_way.start_more(&mut app.db(), "old");
-        // Half of the servers are not even stopped properly.
+        // The first server, and then every other one, is not even stopped properly.
         if number % 2 == 0 {
             app.cluster().crash();
             app.cluster().launch();
