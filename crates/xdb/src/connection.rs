@@ -129,10 +129,14 @@ impl ServerSession {
         Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten())
     }
 
+    /// An error of a statement, with advice.
+    fn trouble(&self, error: tokio_postgres::Error) -> Trouble {
+        Trouble::from(error).advised(self)
+    }
+
     /// Runs a statement as it is written. Returns the first value of its result, if it has one.
     pub async fn run(&self, sql: &str) -> Result<Option<String>, Trouble> {
-        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(self);
-        let messages = self.client.simple_query(sql).await.map_err(trouble)?;
+        let messages = self.client.simple_query(sql).await.map_err(|error| self.trouble(error))?;
         Ok(messages.into_iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).filter(|value| !value.is_empty()).map(str::to_owned),
             _ => None,
@@ -141,7 +145,7 @@ impl ServerSession {
 
     /// The rows of a query with columns of the type `text`. The parameters are texts too.
     pub async fn rows(&self, sql: &str, params: &[Option<&str>]) -> Result<Vec<Vec<Option<String>>>, Trouble> {
-        let trouble = |error: tokio_postgres::Error| Trouble::from(error).advised(self);
+        let trouble = |error| self.trouble(error);
         let types = vec![tokio_postgres::types::Type::TEXT; params.len()];
         let statement = self.client.prepare_typed(sql, &types).await.map_err(trouble)?;
         let params: Vec<_> = params.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();

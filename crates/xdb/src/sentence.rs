@@ -208,11 +208,13 @@ fn calling(process: &Value, thread: &Value, until: Timestamp, now: Timestamp) ->
     let began = time(thread, "firstAttemptAt")
         .map_or_else(String::new, |first| format!(" The first attempt began {}.", ago(first, now)));
     // Then an answer waits in the engine, and the tables don't say of which call.
-    let answer_waits = closing(process).is_some() || held_up(process, now).is_some();
-    let ends = match until > now {
-        _ if answer_waits => ", or has answered it.".to_owned(),
-        true => format!(". The engine gives up at the latest {}.", ahead(until, now)),
-        false => ". Its time is over, and the engine is about to repeat the call.".to_owned(),
+    let answer_waits = !process["closing"].is_null() || entries(process, "heldUpBy").is_some();
+    let ends = if answer_waits {
+        ", or has answered it.".to_owned()
+    } else if until > now {
+        format!(". The engine gives up at the latest {}.", ahead(until, now))
+    } else {
+        ". Its time is over, and the engine is about to repeat the call.".to_owned()
     };
     format!("{by} handles {}, attempt {}{repeats}{ends}{began}", api(thread), thread["attempt"])
 }
@@ -312,7 +314,7 @@ fn of_process(process: &Value, now: Timestamp, said: &[Case]) -> Vec<(Case, Stri
     let completing = process["completing"] == true;
     let compensating = process["compensating"] == true;
     let ends = completing || compensating || !process["closing"].is_null();
-    let no_thread = !ends && process["threads"].as_array().is_none_or(Vec::is_empty);
+    let no_thread = !ends && entries(process, "threads").is_none();
     let facts = [
         (Case::TypeMissing, type_missing(process).map(|why| sentence(&why))),
         (Case::Paused, pause(process, now).map(|why| sentence(&why))),
@@ -370,7 +372,7 @@ fn pause(process: &Value, now: Timestamp) -> Option<String> {
 }
 
 fn process_locks(process: &Value) -> Option<String> {
-    let locks = process["waitingForProcessLocks"].as_array().filter(|locks| !locks.is_empty())?;
+    let locks = entries(process, "waitingForProcessLocks")?;
     let named = |lock: &Value| {
         let shared = if lock["mode"] == "SHARE" { " (shared)" } else { "" };
         format!("{}{shared}", quoted(text(lock, "name").unwrap_or_default()))
@@ -387,6 +389,11 @@ fn owner_problem(process: &Value) -> Option<String> {
     Some(format!("the process can't run as its owner {owner} ({problem}); {cure}."))
 }
 
+/// An array, unless it is empty.
+fn entries<'v>(of: &'v Value, key: &str) -> Option<&'v Vec<Value>> {
+    of[key].as_array().filter(|entries| !entries.is_empty())
+}
+
 fn closing(process: &Value) -> Option<String> {
     let word = text(process, "closing")?;
     let unless = if word == "CONDITIONAL" { ", unless they publish messages to it" } else { "" };
@@ -394,7 +401,7 @@ fn closing(process: &Value) -> Option<String> {
 }
 
 fn held_up(process: &Value, now: Timestamp) -> Option<String> {
-    let locks = process["heldUpBy"].as_array().filter(|locks| !locks.is_empty())?;
+    let locks = entries(process, "heldUpBy")?;
     let named = |lock: &Value| {
         let table = text(lock, "table").map_or_else(|| "a table".to_owned(), |table| format!("table {}", plain(table)));
         let what = match text(lock, "lock") {
@@ -413,7 +420,7 @@ fn held_up(process: &Value, now: Timestamp) -> Option<String> {
 }
 
 fn children(process: &Value) -> Option<String> {
-    let children = process["children"].as_array().filter(|children| !children.is_empty())?;
+    let children = entries(process, "children")?;
     let shown = children.iter().take(3).map(|child| quoted(text(child, "processId").unwrap_or_default()));
     let mut names: Vec<_> = shown.collect();
     let more = children.len().saturating_sub(3);

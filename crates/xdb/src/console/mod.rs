@@ -129,11 +129,10 @@ pub async fn serve(
     let place = format!("http://{address}{}/", console.options.base_path);
     announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
     let console = Arc::new(console);
-    let service = router(Arc::clone(&console)).into_make_service_with_connect_info::<SocketAddr>();
-    tokio::select! {
-        served = axum::serve(listener, service) => served.map_err(|error| Trouble::new(error.to_string())),
-        never = console.visits.end_in_time() => match never {},
-    }
+    let ending = Arc::clone(&console);
+    tokio::spawn(async move { ending.visits.end_in_time().await });
+    let service = router(console).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await.map_err(|error| Trouble::new(error.to_string()))
 }
 
 fn router(console: Arc<Console>) -> Router {

@@ -6,7 +6,6 @@
 use crate::connection::{ServerSession, Trouble};
 use crate::environment::Parameters;
 use std::collections::{HashMap, VecDeque};
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,8 +16,8 @@ use tokio::time::Instant;
 const IDLE: Duration = Duration::from_secs(30 * 60);
 const LONGEST: Duration = Duration::from_secs(12 * 3600);
 
-/// How often visits without requests are ended.
-const ENDED_EACH: Duration = Duration::from_secs(60);
+/// How long a visit without requests may stay after its time.
+const CHECKED_EVERY: Duration = Duration::from_secs(60);
 
 /// Connections of all visits together.
 const MOST_CONNECTIONS: usize = 16;
@@ -78,32 +77,31 @@ pub fn secret() -> Result<String, Trouble> {
 }
 
 impl Visits {
-    /// The visits that are not over.
-    fn going_on(&self, now: Instant) -> MutexGuard<'_, HashMap<String, Arc<Visit>>> {
-        let mut all = lock(&self.all);
-        all.retain(|_, visit| !visit.is_over(now));
-        all
+    fn end_those_over(&self, now: Instant) {
+        lock(&self.all).retain(|_, visit| !visit.is_over(now));
     }
 
-    /// Ends visits when their time is over, with their passwords and connections, also while there are no requests.
-    pub async fn end_in_time(&self) -> Infallible {
+    /// Ends visits whose time is over, with their passwords and connections, also while there are no requests. Runs for
+    /// ever.
+    pub async fn end_in_time(&self) {
         loop {
-            tokio::time::sleep(ENDED_EACH).await;
-            drop(self.going_on(Instant::now()));
+            tokio::time::sleep(CHECKED_EVERY).await;
+            self.end_those_over(Instant::now());
         }
     }
 
     /// The visit with this name, unless it is over. Its time begins again.
     pub fn find(&self, name: &str) -> Option<Arc<Visit>> {
         let now = Instant::now();
-        let visit = self.going_on(now).get(name).cloned()?;
+        self.end_those_over(now);
+        let visit = lock(&self.all).get(name).cloned()?;
         *lock(&visit.used) = now;
         Some(visit)
     }
 
     /// Takes the place of a connection for a new visit.
     pub fn place(&self) -> Result<OwnedSemaphorePermit, Trouble> {
-        drop(self.going_on(Instant::now()));
+        self.end_those_over(Instant::now());
         let taken = Arc::clone(&self.places).try_acquire_owned();
         taken.map_err(|_| {
             Trouble::new(format!(
@@ -208,6 +206,7 @@ mod tests {
         assert!(visits.find("busy").is_some());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(visits.find("busy").is_none());
+        assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS, "its connection is free");
     }
 
     #[tokio::test(start_paused = true)]
@@ -218,7 +217,7 @@ mod tests {
         tokio::spawn(async move { ending.end_in_time().await });
         tokio::time::sleep(IDLE).await;
         assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS - 1);
-        tokio::time::sleep(ENDED_EACH + Duration::from_secs(1)).await;
+        tokio::time::sleep(CHECKED_EVERY + Duration::from_secs(1)).await;
         assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS, "its connection is free");
     }
 
