@@ -328,55 +328,74 @@ pub fn value<T: SqlValue>(value: T) -> Param {
 }
 
 pub fn array<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
-    array_of(&T::TYPE, &datums(values))
+    let mut elements = Elements::default();
+    elements.push_all(values);
+    elements.array(&T::TYPE)
 }
 
 /// A column of a batch for [`run_batch`](super::spi::Spi::run_batch): the value itself if the batch has one row, else
 /// an array. All columns of a batch have the same length, which is not 0.
 pub fn column<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Param {
-    match datums(values).as_slice() {
-        [only] => value_of(&T::TYPE, *only),
-        several => array_of(&T::TYPE, several),
-    }
-}
-
-/// The values as datums; None is null. The compiler makes a copy of this for each place that calls it, so all else is in
-/// functions without type parameters.
-fn datums<T: SqlValue>(values: impl IntoIterator<Item = T>) -> Vec<Option<pg_sys::Datum>> {
-    let values = values.into_iter();
-    let mut datums = Vec::with_capacity(values.size_hint().0);
-    for value in values {
-        datums.push(value.datum());
-    }
-    datums
+    let mut values = values.into_iter();
+    // Most batches have one row, so no list is made for it.
+    let first = values.next().and_then(|only| only.datum());
+    let Some(second) = values.next() else { return value_of(&T::TYPE, first) };
+    let mut elements = Elements::default();
+    elements.push(first);
+    elements.push(second.datum());
+    elements.push_all(values);
+    elements.array(&T::TYPE)
 }
 
 fn value_of(of: &SqlType, datum: Option<pg_sys::Datum>) -> Param {
     Param { oid: of.oid, datum: datum.unwrap_or(pg_sys::Datum::null()), null: datum.is_none(), is_array: false }
 }
 
-fn array_of(of: &SqlType, datums: &[Option<pg_sys::Datum>]) -> Param {
-    assert_ne!(of.array, pg_sys::InvalidOid, "an array in an array");
-    let mut elements: Vec<_> = datums.iter().map(|datum| datum.unwrap_or(pg_sys::Datum::null())).collect();
-    let mut nulls: Vec<_> = datums.iter().map(Option::is_none).collect();
-    let (mut count, mut first) = (elements.len() as i32, 1);
-    // SAFETY: this number of elements of this type, and as many flags.
-    let datum = unsafe {
-        or_throw(|| {
-            raw::construct_md_array(
-                elements.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-                1,
-                &raw mut count,
-                &raw mut first,
-                of.oid,
-                i32::from(of.length),
-                of.by_value,
-                of.align as std::ffi::c_char,
-            )
-        })
-    };
-    Param { oid: of.array, datum: pg_sys::Datum::from(datum), null: false, is_array: true }
+/// The elements of an array. The compiler makes a copy of the functions with type parameters for each place that calls
+/// them, so all else is in functions without.
+#[derive(Default)]
+struct Elements {
+    datums: Vec<pg_sys::Datum>,
+    nulls: Vec<bool>,
+}
+
+impl Elements {
+    /// Adds an element; None is null.
+    fn push(&mut self, datum: Option<pg_sys::Datum>) {
+        self.datums.push(datum.unwrap_or(pg_sys::Datum::null()));
+        self.nulls.push(datum.is_none());
+    }
+
+    fn push_all<T: SqlValue>(&mut self, values: impl IntoIterator<Item = T>) {
+        let values = values.into_iter();
+        self.datums.reserve(values.size_hint().0);
+        self.nulls.reserve(values.size_hint().0);
+        for value in values {
+            self.push(value.datum());
+        }
+    }
+
+    fn array(mut self, of: &SqlType) -> Param {
+        assert_ne!(of.array, pg_sys::InvalidOid, "an array in an array");
+        let (mut count, mut first) = (self.datums.len() as i32, 1);
+        // SAFETY: this number of elements of this type, and as many flags.
+        let datum = unsafe {
+            or_throw(|| {
+                raw::construct_md_array(
+                    self.datums.as_mut_ptr(),
+                    self.nulls.as_mut_ptr(),
+                    1,
+                    &raw mut count,
+                    &raw mut first,
+                    of.oid,
+                    i32::from(of.length),
+                    of.by_value,
+                    of.align as std::ffi::c_char,
+                )
+            })
+        };
+        Param { oid: of.array, datum: pg_sys::Datum::from(datum), null: false, is_array: true }
+    }
 }
 
 /// A time as Postgres counts a `timestamptz`.
