@@ -75,6 +75,10 @@ struct Lease {
 
 struct Calls {
     request: String,
+    /// The key of the request, empty if it was claimed.
+    key: String,
+    /// The starts that the request's input was merged from.
+    starts: Vec<String>,
     arrivals: Vec<Arrival>,
     lease: Option<Lease>,
 }
@@ -215,9 +219,20 @@ fn seen<'s>(state: &'s mut State, call: &Call) -> &'s mut Calls {
             state.complaints.push(format!("message {uid} was given to {first} and to {id}"));
         }
     }
-    let new = || Calls { request: request.clone(), arrivals: Vec::new(), lease: None };
+    let (key, starts) = (call.idempotency_key(), starts(call));
+    let new = || Calls {
+        request: request.clone(),
+        key: key.to_owned(),
+        starts: starts.clone(),
+        arrivals: Vec::new(),
+        lease: None,
+    };
     let known = state.calls.entry(id.to_owned()).or_insert_with(new);
-    if known.request != request {
+    // A lease that was lost in a crash prevents no merge. The next request has more starts, and another key.
+    let is_merged = !known.starts.is_empty() && starts.len() > known.starts.len() && starts.starts_with(&known.starts);
+    if is_merged && (key.is_empty() || key != known.key) {
+        (known.request, known.key, known.starts) = (request, key.to_owned(), starts);
+    } else if known.request != request {
         let before = &known.request;
         state.complaints.push(format!(
             "{id} came with the request {before} and again with {request}: a decision that was dispatched was undone"
@@ -256,10 +271,15 @@ fn check_times(state: &mut State, call: &Call) {
 pub fn messages(call: &Call) -> Vec<String> {
     let results = ["localQueueResults", "globalQueueResults"].map(|kind| call.body["commandResults"][kind].as_array());
     let messages = results.into_iter().flatten().flatten().filter_map(|result| result["messages"].as_array()).flatten();
-    let starts = call.input()["uids"].as_array().into_iter().flatten();
     let uid = |payload: &'_ Value| ["uid", "processId"].iter().find_map(|key| payload[key].as_str()).map(str::to_owned);
     let uids = messages.filter_map(|message| uid(&message["payload"]));
-    uids.chain(starts.filter_map(Value::as_str).map(str::to_owned)).collect()
+    uids.chain(starts(call)).collect()
+}
+
+/// The starts that a call's input was merged from.
+fn starts(call: &Call) -> Vec<String> {
+    let uids = call.input()["uids"].as_array().into_iter().flatten();
+    uids.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// A field of a call's input.
