@@ -199,6 +199,7 @@ statements! {
                     xdb.retry_now() has it made again' END, \
                 'lastFailure', s.last_failure || pg_catalog.jsonb_build_object( \
                     'at', pg_catalog.to_timestamp((s.last_failure ->> 'at')::float8 / 1e6)), \
+                'guard', CASE s.status WHEN 'WAITING' THEN (s.wait ->> 'guard')::bool END, \
                 'waitingType', CASE s.status WHEN 'WAITING' THEN s.wait ->> 'waitingType' END, \
                 'waitingSince', CASE s.status WHEN 'WAITING' \
                     THEN pg_catalog.to_timestamp((s.wait ->> 'since')::float8 / 1e6) END, \

@@ -71,6 +71,7 @@ impl Simulator {
             "incident": call.filter(|call| call.incident).map(|_| true),
             "nextAttemptAt": backoff.map(|call| shown(call.not_before)),
             "lastFailure": call.and_then(|call| call.last_failure.as_ref()).map(|last| failure(last, None)),
+            "guard": state.is_waiting_guard().then_some(true),
             "waitingType": wait.map(|wait| wait.waiting_type),
             "waitingSince": wait.map(|wait| shown(wait.since)),
             "waitingFor": wait.map(commands),

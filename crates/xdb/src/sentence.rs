@@ -7,8 +7,7 @@
 //! - `typeMissing` of the process: its process type is not registered.
 //! - `pulls` of a thread: its worker is a pull worker.
 //!
-//! Limitations: `xdb.describe_process()` does not say which waiting threads are guards, and gives no maximum number of
-//! attempts.
+//! Limitations: `xdb.describe_process()` gives no maximum number of attempts.
 
 use crate::text::{ago, ahead, lasted, listed, moment, plain, quoted};
 use jiff::Timestamp;
@@ -129,9 +128,12 @@ fn not_called(process: &Value, thread: &Value, now: Timestamp) -> (Case, String)
             false => (Case::Retrying, retrying(thread, due, now)),
         };
     }
+    if let Some(why) = type_missing(process) {
+        // Only the type says what would answer it.
+        return (Case::TypeMissing, format!("{} is not made: {why}", sentence(&api(thread))));
+    }
     let call = the_call(thread);
     let obstacle = [
-        type_missing(process).map(|why| (Case::TypeMissing, why)),
         pause(process, now).map(|why| (Case::Paused, why)),
         process_locks(process).map(|why| (Case::ProcessLocks, why)),
         owner_problem(process).map(|why| (Case::Owner, why)),
@@ -257,7 +259,8 @@ fn waiting(thread: &Value, now: Timestamp) -> String {
         Some("AnyOfCombination") => ("one of its combinations of ", "and"),
         _ => ("", "or"),
     };
-    format!("It waits for {what}{}.{since}", listed(&open, last))
+    let waits = if thread["guard"] == true { "It is a guard, and waits" } else { "It waits" };
+    format!("{waits} for {what}{}.{since}", listed(&open, last))
 }
 
 /// A command that a step waits for.

@@ -146,6 +146,14 @@ fn cases() -> Vec<(Value, Case, &'static str)> {
             "It waits for one of its combinations of a message of queue \"a\" and a message of queue \"b\". \
              It has waited for 2 d 1 h (since 2026-11-25 11:00:00 UTC).",
         ),
+        (
+            process(json!({"threads": [{
+                "stateExecutionId": "Recall-1", "status": "WAITING", "waitingType": "AnyOfCompletion", "guard": true,
+                "waitingFor": [{"commandId": "m", "status": "WAITING_COMMAND", "queueName": "recall", "atLeast": 1}]
+            }]})),
+            Case::Waiting,
+            "It is a guard, and waits for a message of queue \"recall\".",
+        ),
         (waits("AnyOfCompletion", Value::Null), Case::Waiting, "Its wait has not begun yet."),
         (
             at_call(json!({"nextAttemptAt": "infinity", "waitingForLocks": "table public.users key user_id = 7"})),
@@ -216,7 +224,7 @@ fn cases() -> Vec<(Value, Case, &'static str)> {
         (
             with(at_call(json!({})), json!({"typeMissing": true})),
             Case::TypeMissing,
-            "The call of worker \"pay\" (execute) is not made: the process type \"MoneyTransfer\" is not registered; register it again.",
+            "The execute call is not made: the process type \"MoneyTransfer\" is not registered; register it again.",
         ),
         (
             process(json!({"status": "COMPLETED", "closedAt": "2026-11-27T11:59:00+00:00"})),

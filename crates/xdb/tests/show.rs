@@ -18,7 +18,7 @@ fn answers(call: &Call) -> Reply {
         }
         (_, Api::WaitUntil, _) => any_of(&[local_queue("m", "box", 1)]).into(),
         (_, _, "Free") | ("calling" | "holder" | "guarded", ..) => Reply::hang(dead_end()),
-        ("retrying" | "spent" | HOSTILE, ..) => error(503, "BankDown", "maintenance \u{9b}31m"),
+        ("retrying" | "spent" | "held" | HOSTILE, ..) => error(503, "BankDown", "maintenance \u{9b}31m"),
         ("compensating", _, "Pay") => next("Ship", json!(null)).into(),
         ("compensating", ..) => compensate(json!("out of stock")).into(),
         ("parent", ..) => {
@@ -26,21 +26,29 @@ fn answers(call: &Call) -> Reply {
             next("Wait", json!(null)).starting(json!([child])).into()
         }
         ("no-thread", ..) => dead_end().into(),
+        (_, _, "Split") => next_all(&[("End", json!(null)), ("Wait", json!(null))]).into(),
+        (_, _, "End") => graceful_complete(json!("done")).into(),
         ("held-up", ..) => next("Wait", json!(null)).globals(json!({"n": 1})).into(),
         ("failed", ..) => force_fail(json!("no money")).into(),
         _ => force_complete(json!("done")).into(),
     }
 }
 
-fn register(app: &App) {
+/// One step. A failed attempt is followed by the next one after a quarter of an hour.
+fn pays() -> Definition {
     let slowly = json!({"initialIntervalSeconds": 1000, "maximumIntervalSeconds": 1000});
+    Definition::starting_with("Pay")
+        .step_with("Pay", json!({"executeApiTimeoutSeconds": 300, "executeApiRetryPolicy": slowly}))
+}
+
+fn register(app: &App) {
     let locking = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}, "executeApiTimeoutSeconds": 300});
     let spent =
         json!({"executeApiRetryPolicy": attempts(2), "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
-    let pays = Definition::starting_with("Pay")
-        .step_with("Pay", json!({"executeApiTimeoutSeconds": 300, "executeApiRetryPolicy": slowly}));
-    app.register("payment", &pays);
-    app.register("paused-payment", &pays);
+    app.register("payment", &pays());
+    app.register("paused-payment", &pays());
+    app.register("splitting", &Definition::starting_with("Split").step("Split").step("End").waiting_step("Wait"));
+    app.register("lost", &Definition::starting_with("Wait").waiting_step("Wait"));
     app.register("spending", &Definition::starting_with("Pay").step_with("Pay", spent));
     app.register("mailbox", &Definition::starting_with("Wait").waiting_step("Wait"));
     app.register(
@@ -52,12 +60,12 @@ fn register(app: &App) {
     let saga = Definition::starting_with("Pay")
         .step_with("Pay", json!({"compensationStateId": "Free"}))
         .step("Ship")
-        .step("Free");
+        .step_with("Free", json!({"executeApiTimeoutSeconds": 300}));
     app.register("saga", &saga);
     app.register("parent", &Definition::starting_with("Begin").step("Begin").waiting_step("Wait"));
     let recall = json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"commandId": "m", "queueName": "recall"}]}});
     let guarded = Definition::starting_with("Ship")
-        .step_with("Ship", json!({"guards": ["Recall"]}))
+        .step_with("Ship", json!({"guards": ["Recall"], "executeApiTimeoutSeconds": 300}))
         .waiting_step_with("Recall", recall);
     app.register("guarded", &guarded);
     // A role sees of a worker of its own that it is a pull worker.
@@ -81,6 +89,9 @@ fn start(app: &App, db: &mut Db) {
         ("guarded", "guarded"),
         ("pulled", "pulled"),
         ("no-thread", "payment"),
+        ("held", "payment"),
+        ("completing", "splitting"),
+        ("lost", "lost"),
         ("completed", "payment"),
         ("failed", "payment"),
         ("stopped", "mailbox"),
@@ -105,6 +116,48 @@ fn start(app: &App, db: &mut Db) {
     db.run("SELECT xdb.stop_process('stopped', reason => 'enough')");
 }
 
+/// Starts processes whose due calls are not made, for one reason each. Returns the workers.
+fn start_unmade(app: &App, db: &mut Db) -> [Worker; 2] {
+    // The only place is taken.
+    let narrow = app.worker_named("narrow", |_: &Call| Reply::hang(dead_end()));
+    let mut superuser = app.superuser();
+    superuser.run(&format!("SELECT xdb.register_worker('narrow', {}, max_concurrency => 1)", literal(&narrow.url())));
+    app.register_with("narrow", "queuing", &pays());
+    db.start("busy", "queuing").go();
+    narrow.wait_for("the first call", 20, |call| call.process_id() == "busy");
+    db.start("due", "queuing").go();
+
+    // The engine tests the worker with calls that came due before.
+    let dead = app.worker_named("dead", |_: &Call| dead_end());
+    app.register_with("dead", "stuck", &pays());
+    dead.go_away();
+    db.run("SELECT count(xdb.start_process('stuck-' || n, 'stuck')) FROM generate_series(1, 300) n");
+    wait_until("the breaker is open", 20, || {
+        superuser.count("xdb.workers WHERE name = 'dead' AND breaker <> 'closed'") == 1
+    });
+    db.start("unreachable", "stuck").go();
+
+    // The only runner is busy.
+    db.run(
+        "CREATE TABLE slow (id text PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO slow VALUES ('slow-table');
+         CREATE TABLE gate (); INSERT INTO gate DEFAULT VALUES;
+         CREATE FUNCTION waits(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             WHILE EXISTS (SELECT FROM public.gate) LOOP PERFORM pg_sleep(0.05); END LOOP;
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}';
+         END $$",
+    );
+    app.make_slow("app", "public.slow", "id", json!({"n": 0}));
+    app.register("slow-table", &one_step().maps("public.slow", "id", &["n"]));
+    let waits = json!({"executeFunction": "public.waits", "executeApiTimeoutSeconds": 600});
+    app.register("waits", &Definition::starting_with("Only").step_with("Only", waits));
+    db.start("function", "waits").go();
+    let asleep = "pg_stat_activity WHERE backend_type = 'xdb runner' AND wait_event = 'PgSleep'";
+    wait_until("the runner is busy", 30, || superuser.count(asleep) == 1);
+    db.start("no-runner", "waits").go();
+    db.start("slow-table", "slow-table").key("slow-table").go();
+    [narrow, dead]
+}
+
 /// Waits until `xdb show` says this about a process. Returns the whole text.
 fn shown(app: &App, id: &str, says: &str) -> String {
     let mut text = String::new();
@@ -119,7 +172,7 @@ fn shown(app: &App, id: &str, says: &str) -> String {
 
 #[test]
 fn each_process_is_explained() {
-    let app = App::alone("show", ClusterOptions::default());
+    let app = App::alone("show", ClusterOptions::default().set("xdb.runners", "1"));
     let worker = app.worker(answers);
     register(&app);
     let mut db = app.db();
@@ -140,9 +193,10 @@ fn each_process_is_explained() {
         ("compensating", "undoing its completed steps"),
         ("parent", "child process runs"),
         ("child", "Child of"),
-        ("guarded", "It waits for"),
+        ("guarded", "It is a guard"),
         ("pulled", "no session of the pull worker"),
         ("no-thread", "No thread is left"),
+        ("completing", "when its last thread ends"),
         ("completed", "completed"),
         ("failed", "The process failed"),
         ("stopped", "was stopped"),
@@ -163,7 +217,7 @@ fn each_process_is_explained() {
     shown(&app, "closing", "It waits for");
     other.run("BEGIN; SELECT xdb.publish('closing', 'late', '1')");
     db.publish("closing", "box", json!(1));
-    note(shown(&app, "closing", "The process closes when"));
+    note(shown(&app, "closing", "has locked the process itself"));
     other.run("ROLLBACK");
 
     let mut superuser = app.superuser();
@@ -173,10 +227,47 @@ fn each_process_is_explained() {
     superuser.run("ALTER ROLE leaver SUPERUSER");
     note(shown(&app, "left", "can't run as its owner"));
 
+    // As after three crashes during this call.
+    shown(&app, "held", "again in");
+    superuser.run(
+        "UPDATE xdb.task t SET lane = 3, crashes = 3 FROM xdb.process_execution p
+         WHERE p.execution_id = t.execution_id AND p.process_id = 'held'",
+    );
+    note(shown(&app, "held", "The server crashed three times"));
+
+    // As a restore leaves it that has lost a type.
+    shown(&app, "lost", "It waits for");
+    superuser.run(
+        "DELETE FROM xdb.process_type WHERE process_type = 'lost'; UPDATE xdb.registry SET generation = generation + 1",
+    );
+    db.publish("lost", "box", json!(1));
+    note(shown(&app, "lost", "is not made: the process type"));
+
+    let _workers = start_unmade(&app, &mut db);
+    for (id, says) in [
+        ("due", "was not made yet"),
+        ("unreachable", "could not be reached"),
+        ("no-runner", "none makes it"),
+        ("slow-table", "a table of the process is slow"),
+    ] {
+        note(shown(&app, id, says));
+    }
+    db.run("DELETE FROM gate");
+    db.completes("no-runner");
+
     app.pause();
     db.start("unmade", "payment").go();
     note(shown(&app, "unmade", "The engine of this database is paused"));
     app.resume();
+
+    // A copy of the database. No session may be in the original.
+    drop((db, other, superuser));
+    app.cluster().superuser().run("CREATE DATABASE show_copy TEMPLATE show");
+    let mut copy = app.cluster().connect("show_copy", "app");
+    wait_until("the copy waits", 30, || copy.text("SELECT state FROM xdb.status()") == "waiting for adopt");
+    let mut command = program(app.cluster(), "show_copy", "app");
+    command.args(["show", "due"]);
+    note(run(command).out);
     is_golden("show.txt", &golden);
     worker.release();
 }

@@ -90,7 +90,7 @@ pub fn is_golden(name: &str, text: &str) {
     assert_eq!(text, expected, "\n{} differs; ACCEPT=1 writes it:\n{text}", path.display());
 }
 
-/// Replaces what differs from run to run: lengths of time, moments, ids of executions.
+/// Replaces what differs from run to run: lengths of time, moments, ids of executions, numbers of databases and systems.
 pub fn normal(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let mut words: Vec<String> = Vec::new();
@@ -111,6 +111,8 @@ pub fn normal(text: &str) -> String {
                 let zone = rest.pop().expect("just counted");
                 let open = if word.starts_with('(') { "(" } else { "" };
                 words.push(format!("{open}<moment>{}", zone.trim_start_matches("UTC")));
+            } else if words.last().is_some_and(|last| ["oid", "system"].contains(&&**last)) {
+                words.push(format!("<number>{}", word.trim_start_matches(|c: char| c.is_ascii_digit())));
             } else if bare(word).len() == 36 && bare(word).matches('-').count() == 4 {
                 words.push(word.replace(&bare(word), "<execution>"));
             } else {
