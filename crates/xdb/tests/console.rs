@@ -417,21 +417,40 @@ fn a_list_in_pages_shows_each_process_once_while_others_start() {
     }
     let console = serve(&app, &[]);
     let browser = Browser::open(&console);
-    let (mut seen, mut path, mut new) = (Vec::new(), "/".to_owned(), 0);
-    loop {
-        let page = browser.get(&path).body;
-        let ids =
-            page.split("<a href=\"process?id=").skip(1).filter_map(|rest| rest.split('>').nth(1)?.split('<').next());
-        seen.extend(ids.map(str::to_owned));
+    let mut new = 0;
+    let seen = in_all_pages(&browser, "", 0, 0, || {
         db.start(&format!("new{new}"), "mailbox").go();
         new += 1;
-        let Some(older) = page.split("<a href=\"./?").nth(1) else { break };
-        path = format!("/?{}", older.split('"').next().expect("it ends"));
-    }
+    });
     let mut expected: Vec<_> = (0..PROCESSES).map(|number| format!("p{number}")).collect();
     expected.reverse();
     assert_eq!(seen, expected);
     app.resume();
+}
+
+/// The texts of a column of a table, in all its pages. `after_each` is called after each page.
+fn in_all_pages(
+    browser: &Browser<'_>,
+    first: &str,
+    table: usize,
+    column: usize,
+    mut after_each: impl FnMut(),
+) -> Vec<String> {
+    let (mut seen, mut path) = (Vec::new(), Some(format!("/{first}")));
+    while let Some(asked) = path {
+        let page = browser.get(&asked).body;
+        let part = page.split("<table>").nth(table + 1).unwrap_or_else(|| panic!("{asked}: {page}"));
+        let rows = part.split("</tbody>").next().into_iter().flat_map(|body| body.split("<tr>").skip(2));
+        let cells = rows.filter_map(|row| row.split("<td>").nth(column + 1)?.split("</td>").next());
+        let texts = cells.map(|cell| cell.split('<').filter_map(|piece| piece.rsplit('>').next()).collect::<String>());
+        let before = seen.len();
+        seen.extend(texts);
+        assert!((1..=50).contains(&(seen.len() - before)), "{asked}: {page}");
+        after_each();
+        let next = part.split_once("\" rel=\"next\"").and_then(|(before, _)| before.rsplit_once("href=\""));
+        path = next.map(|(_, address)| format!("/{}", address.trim_start_matches("./").replace("&amp;", "&")));
+    }
+    seen
 }
 
 #[test]
@@ -472,6 +491,43 @@ fn a_process_with_fifty_thousand_events_has_its_newest_and_its_oldest_ones() {
         oldest.contains("<td>99</td>") && oldest.contains("<td>1</td>") && !oldest.contains("Older events"),
         "{oldest}"
     );
+}
+
+#[test]
+fn failures_messages_and_schedules_have_pages_too() {
+    const ROWS: usize = 120;
+    let (app, _worker) = application("console_pages_of_all");
+    let once =
+        json!({"waitUntilApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
+    app.register("incident", &Definition::starting_with("Wait").waiting_step_with("Wait", once));
+    app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
+    starts(&app, "app", &["mine"]);
+    let mut db = app.db();
+    db.run(&format!(
+        r#"SELECT xdb.register_process_type('Schedule', NULL, '{{"startingState": "Tick", "states": {{"Tick":
+            {{"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}}}}}');
+        SELECT count(xdb.start_process('fails' || n, 'incident')), count(xdb.publish('mine', 'other', to_jsonb(n))),
+            count(xdb.publish_global('jobs', to_jsonb(n))),
+            count(xdb.schedule('tick' || n, '0 3 1 1 *', '{{"process_type": "mailbox", "process_id": "x"}}'))
+        FROM generate_series(1, {ROWS}) n"#
+    ));
+    wait_until("all have failed", 60, || db.count("xdb.incidents") == ROWS as i64);
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let named = |name: &str| (1..=ROWS).map(|n| format!("{name}{n}")).collect::<Vec<_>>();
+    for (page, table, column, expected) in [
+        ("failing", 0, 0, named("fails")),
+        ("failing", 1, 0, named("fails")),
+        ("queues?id=mine", 0, 3, named("")),
+        ("queues?queue=jobs", 0, 3, named("")),
+        ("schedules", 0, 0, named("tick")),
+    ] {
+        let mut seen = in_all_pages(&browser, page, table, column, || {});
+        if column == 0 {
+            seen.sort_by_key(|name| (name.len(), name.clone()));
+        }
+        assert_eq!(seen, expected, "table {table} of {page}");
+    }
 }
 
 #[test]

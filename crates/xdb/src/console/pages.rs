@@ -10,8 +10,11 @@ use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows of a page. One more is read, which says whether there are more.
+/// Rows of a table. One more is read, which says whether there are more.
 const ROWS: usize = 50;
+
+// The last column of a statement with a next page is the key of the row. The statement gets the key of the last row that
+// was shown, and reads the rows after it.
 
 // In ORDER BY, a name without its table would be that of a column of the result, which is a text.
 //
@@ -20,7 +23,7 @@ const ROWS: usize = 50;
 
 const LIST: &str = "SELECT p.process_id, p.execution_id::text, p.process_type, p.owner::text, p.status, \
         CASE WHEN p.paused THEN 'paused' END, to_char(p.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
-        left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200), (p.reason IS NULL)::text \
+        left(CASE WHEN p.status <> 'RUNNING' THEN COALESCE(p.reason, p.result::text) END, 200), (p.reason IS NULL)::text, p.execution_id::text \
     FROM (SELECT process_id, execution_id FROM xdb.process_execution \
         WHERE ($1 IS NULL OR process_id ^@ $1) AND ($2 IS NULL OR process_type = $2) AND ($3 IS NULL OR status = $3) \
             AND ($4 IS NULL OR owner_name = $4) AND ($5 IS NULL OR execution_id < $5::uuid) \
@@ -32,15 +35,19 @@ const STATUSES: [&str; 5] = ["RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "TERMI
 
 const FAILURES: &str = "SELECT f.process_id, f.execution_id::text, p.process_type, f.state_execution_id, f.error_type, f.http_status::text, \
         left(f.detail, 500), f.attempt::text, to_char(f.failed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
-        to_char(f.next_attempt_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
-    FROM (SELECT * FROM xdb.failures WHERE state_status IS NULL OR state_status IN ('WAIT_UNTIL', 'EXECUTE') \
-        ORDER BY failed_at DESC NULLS FIRST LIMIT 51) AS f \
+        to_char(f.next_attempt_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), jsonb_build_array(f.failed, f.execution_id, f.step)::text \
+    FROM (SELECT * FROM (SELECT *, COALESCE(failed_at, 'infinity') AS failed, COALESCE(state_execution_id, '') AS step FROM xdb.failures) AS a \
+        WHERE (state_status IS NULL OR state_status IN ('WAIT_UNTIL', 'EXECUTE')) AND ($1 IS NULL \
+            OR (failed, execution_id, step) < (($1::jsonb ->> 0)::timestamptz, ($1::jsonb ->> 1)::uuid, $1::jsonb ->> 2)) \
+        ORDER BY failed DESC, execution_id DESC, step DESC LIMIT 51) AS f \
     LEFT JOIN LATERAL (SELECT process_type FROM xdb.processes AS q WHERE q.process_id = f.process_id AND q.execution_id = f.execution_id LIMIT 1) AS p ON true \
-    ORDER BY f.failed_at DESC NULLS FIRST";
+    ORDER BY f.failed DESC, f.execution_id DESC, f.step DESC";
 
 const INCIDENTS: &str = "SELECT process_id, execution_id::text, state_execution_id, error_type, left(detail, 500), attempt::text, \
-        to_char(raised_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
-    FROM xdb.incidents ORDER BY raised_at DESC LIMIT 51";
+        to_char(raised_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), jsonb_build_array(raised_at, execution_id, state_execution_id)::text \
+    FROM xdb.incidents AS i WHERE $1 IS NULL OR (raised_at, execution_id, state_execution_id) \
+        < (($1::jsonb ->> 0)::timestamptz, ($1::jsonb ->> 1)::uuid, $1::jsonb ->> 2) \
+    ORDER BY i.raised_at DESC, i.execution_id DESC, i.state_execution_id DESC LIMIT 51";
 
 const WORKERS: &str = "SELECT name, COALESCE(url, CASE WHEN registered_at IS NOT NULL THEN 'a pull worker' END), owner::text, \
         in_flight::text, max_concurrency::text, waiting::text, breaker, calls::text, failures::text, \
@@ -52,17 +59,19 @@ const TYPES: &str = "SELECT process_type, worker, owner::text, version::text, co
     FROM xdb.process_types ORDER BY process_type LIMIT 1000";
 
 const QUEUE_OF_PROCESS: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), \
-        CASE WHEN received THEN 'received' ELSE 'published' END \
-    FROM xdb.queue_messages AS m WHERE process_id = $1 ORDER BY m.execution_id DESC, m.queue_name, m.\"position\" LIMIT 51";
+        CASE WHEN received THEN 'received' ELSE 'published' END, jsonb_build_array(execution_id, queue_name, \"position\")::text \
+    FROM xdb.queue_messages AS m WHERE process_id = $1 AND ($2 IS NULL OR execution_id < ($2::jsonb ->> 0)::uuid \
+        OR execution_id = ($2::jsonb ->> 0)::uuid AND (queue_name, \"position\") > ($2::jsonb ->> 1, ($2::jsonb ->> 2)::bigint)) \
+    ORDER BY m.execution_id DESC, m.queue_name, m.\"position\" LIMIT 51";
 
-const GLOBAL_QUEUE: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), key \
-    FROM xdb.queue_messages AS m WHERE process_id IS NULL AND queue_name = $1 ORDER BY m.\"position\" LIMIT 51";
+const GLOBAL_QUEUE: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), key, \"position\"::text \
+    FROM xdb.queue_messages AS m WHERE process_id IS NULL AND queue_name = $1 AND ($2 IS NULL OR \"position\" > $2::bigint) ORDER BY m.\"position\" LIMIT 51";
 
 const SCHEDULES: &str = "SELECT p.process_id, p.execution_id::text, p.owner::text, CASE WHEN p.paused THEN 'paused' END, \
         (SELECT to_char(min(t.fire_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') FROM xdb.timers t \
             WHERE t.process_id = p.process_id AND t.execution_id = p.execution_id AND t.kind = 'TIMER_COMMAND'), \
-        left(xdb.get_local_attributes(p.process_id, NULL, p.execution_id)::text, 500) \
-    FROM (SELECT * FROM xdb.processes WHERE process_type = 'Schedule' AND status = 'RUNNING' ORDER BY process_id LIMIT 51) AS p";
+        left(xdb.get_local_attributes(p.process_id, NULL, p.execution_id)::text, 500), p.process_id \
+    FROM (SELECT * FROM xdb.processes WHERE process_type = 'Schedule' AND status = 'RUNNING' AND ($1 IS NULL OR process_id > $1) ORDER BY process_id LIMIT 51) AS p";
 
 const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'waits' END, process_id, execution_id::text, process_type, \
         to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
@@ -70,6 +79,21 @@ const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'wai
 
 fn more_note(more: bool, rows: &[TextRow]) -> Markup {
     html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }
+}
+
+/// What stands below a table: how many rows it has and, if there are more, a link to them. The page of the link gets the
+/// key of the last row in the field `key`, and the fields `kept` of this page.
+fn below(asked: &PageRequest<'_>, page: &str, kept: &[&str], key: &str, rows: &[TextRow], more: bool) -> Markup {
+    let kept = kept.iter().filter_map(|name| Some((*name, field(asked.fields, name)?)));
+    let last = rows.last().and_then(|row| row.last()?.as_deref()).filter(|_| more);
+    let next = last.map(|last| {
+        let fields = kept.chain([(key, last)]).map(|(name, value)| format!("{name}={}", encoded(value)));
+        format!("{page}?{}", fields.collect::<Vec<_>>().join("&"))
+    });
+    html! {
+        (more_note(more, rows))
+        @if let Some(next) = next { p { a href=(next) rel="next" { "Next page" } } }
+    }
 }
 
 /// A text as a cell. Characters that would change the order of the others are escaped.
@@ -99,11 +123,6 @@ impl Page for ListPage {
                 None => value(text(row, 7), asked.console.options.hide_payloads && text(row, 8) == "true"),
             },
         };
-        let older = rows.last().filter(|_| more).map(|last| {
-            let kept = ["id", "type", "status", "owner"].into_iter().filter_map(|name| Some((name, of(name)?)));
-            let kept: String = kept.map(|(name, value)| format!("{name}={}&", encoded(value))).collect();
-            format!("./?{kept}before={}", encoded(text(last, 1)))
-        });
         let samples = asked.console.samples.read(asked.session).await;
         Ok(html! {
             div data-refresh { @if let Some(samples) = samples { (pictures::last_hour(&samples)) } }
@@ -121,9 +140,8 @@ impl Page for ListPage {
             }
             div data-refresh {
                 (table(&["Process", "Type", "Status", "Started (UTC)", "Owner", "Does now"], &rows, cell))
-                (more_note(more, &rows))
+                (below(asked, "./", &["id", "type", "status", "owner"], "before", &rows, more))
             }
-            @if let Some(older) = older { p { a href=(older) rel="next" { "Older processes" } } }
         })
     }
 }
@@ -152,9 +170,10 @@ impl Page for FailingPage {
     const TITLE: &'static str = "Failing";
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
-        let mut incidents = asked.session.rows(INCIDENTS, &[]).await?;
+        let (before, incidents_before) = ("before", "incidents_before");
+        let mut incidents = asked.session.rows(INCIDENTS, &[field(asked.fields, incidents_before)]).await?;
         let more_incidents = shown(&mut incidents, ROWS);
-        let mut failures = asked.session.rows(FAILURES, &[]).await?;
+        let mut failures = asked.session.rows(FAILURES, &[field(asked.fields, before)]).await?;
         let more = shown(&mut failures, ROWS);
         let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for row in &failures {
@@ -169,7 +188,7 @@ impl Page for FailingPage {
                 h2 { "Incidents" }
                 p { "The retries of these steps are spent. The engine makes no attempt before xdb.retry_now()." }
                 (table(&["Process", "Step", "Error", "Detail", "Attempts", "Raised (UTC)"], &incidents, cell))
-                (more_note(more_incidents, &incidents))
+                (below(asked, "failing", &[before], incidents_before, &incidents, more_incidents))
                 h2 { "Calls that failed last" }
                 @if !groups.is_empty() {
                     ul { @for ((process_type, error), count) in &groups {
@@ -177,7 +196,7 @@ impl Page for FailingPage {
                     } }
                 }
                 (table(&["Process", "Type", "Step", "Error", "HTTP", "Detail", "Attempt", "Failed (UTC)", "Next attempt (UTC)"], &failures, cell))
-                (more_note(more, &failures))
+                (below(asked, "failing", &[incidents_before], before, &failures, more))
             }
         })
     }
@@ -221,10 +240,10 @@ impl Page for QueuesPage {
     const TITLE: &'static str = "Queues";
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
-        let (id, queue) = (field(asked.fields, "id"), field(asked.fields, "queue"));
+        let [id, queue, after] = ["id", "queue", "after"].map(|name| field(asked.fields, name));
         let mut rows = match (id, queue) {
-            (Some(id), _) => asked.session.rows(QUEUE_OF_PROCESS, &[Some(id)]).await?,
-            (None, Some(queue)) => asked.session.rows(GLOBAL_QUEUE, &[Some(queue)]).await?,
+            (Some(id), _) => asked.session.rows(QUEUE_OF_PROCESS, &[Some(id), after]).await?,
+            (None, Some(queue)) => asked.session.rows(GLOBAL_QUEUE, &[Some(queue), after]).await?,
             (None, None) => Vec::new(),
         };
         let more = shown(&mut rows, ROWS);
@@ -241,7 +260,7 @@ impl Page for QueuesPage {
             }
             @if id.is_some() || queue.is_some() {
                 (table(&["Queue", "Position", "Message id", "Payload", last], &rows, cell))
-                (more_note(more, &rows))
+                (below(asked, "queues", &["id", "queue"], "after", &rows, more))
             } @else {
                 p { "Name a process or a global queue. The page of types lists the global queues that types use." }
             }
@@ -255,7 +274,7 @@ impl Page for SchedulesPage {
     const TITLE: &'static str = "Schedules";
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
-        let mut rows = asked.session.rows(SCHEDULES, &[]).await?;
+        let mut rows = asked.session.rows(SCHEDULES, &[field(asked.fields, "after")]).await?;
         let more = shown(&mut rows, ROWS);
         let cell = |column: usize, row: &TextRow| match column {
             0 => process_link(text(row, 0), text(row, 1)),
@@ -265,7 +284,7 @@ impl Page for SchedulesPage {
         Ok(html! {
             div data-refresh {
                 (table(&["Schedule", "Owner", "Pause", "Next tick (UTC)", "Attributes"], &rows, cell))
-                (more_note(more, &rows))
+                (below(asked, "schedules", &[], "after", &rows, more))
             }
         })
     }
