@@ -274,6 +274,34 @@ fn actions_show_their_statement_and_have_their_effect() {
 }
 
 #[test]
+fn an_action_is_offered_only_if_the_role_may_call_its_function() {
+    let (app, _worker) = application("console_offers");
+    starts(&app, "app", &["mine"]);
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    // The functions of this name that take many processes stay.
+    let actions = [
+        ("Stop", "stop_process(text, text, text, uuid)"),
+        ("Retry now", "retry_now(text, text, uuid)"),
+        ("Publish", "publish"),
+        ("Skip timer", "skip_timer(text, text, text, uuid)"),
+        ("Pause", "pause_process"),
+        ("Resume", "resume_process"),
+    ];
+    for (revoked, (_, function)) in actions.iter().enumerate() {
+        app.superuser().run(&format!("REVOKE EXECUTE ON FUNCTION xdb.{function} FROM app"));
+        let page = browser.get("/process?id=mine").body;
+        for (place, (label, _)) in actions.iter().enumerate() {
+            assert_eq!(page.contains(&format!("<button>{label}</button>")), place > revoked, "{label}: {page}");
+        }
+    }
+    let execution = app.db().text("SELECT xdb.describe_process('mine') ->> 'processExecutionId'");
+    let refused = browser.act(&format!("action=stop&id=mine&execution={execution}&confirm=mine"));
+    assert!(refused.body.contains("permission denied for function stop_process"), "{}", refused.body);
+    assert_eq!(app.db().status("mine"), "RUNNING");
+}
+
+#[test]
 fn a_read_only_console_changes_nothing() {
     let (app, _worker) = application("console_read_only");
     starts(&app, "app", &["mine"]);

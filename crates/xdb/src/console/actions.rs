@@ -25,7 +25,7 @@ const ACTIONS: [Action; 6] = [
     Action {
         name: "publish",
         label: "Publish",
-        function: "xdb.publish",
+        function: "xdb.publish(text,text,jsonb,text,uuid)",
         fields: &[("queue", "queue"), ("payload", "message (JSON)")],
     },
     Action {
@@ -34,19 +34,23 @@ const ACTIONS: [Action; 6] = [
         function: "xdb.skip_timer(text,text,text,uuid)",
         fields: &[("step", "step"), ("command", "command id (optional)")],
     },
-    Action { name: "pause", label: "Pause", function: "xdb.pause_process", fields: &[("reason", "reason (optional)")] },
-    Action { name: "resume", label: "Resume", function: "xdb.resume_process", fields: &[] },
+    Action {
+        name: "pause",
+        label: "Pause",
+        function: "xdb.pause_process(text,text,timestamptz,text,uuid)",
+        fields: &[("reason", "reason (optional)")],
+    },
+    Action { name: "resume", label: "Resume", function: "xdb.resume_process(text,uuid)", fields: &[] },
     Action {
         name: "stop",
         label: "Stop",
-        function: "xdb.stop_process",
+        function: "xdb.stop_process(text,text,text,uuid)",
         fields: &[("confirm", "type the process id"), ("reason", "reason (optional)")],
     },
 ];
 
-/// Whether the role may call each of these functions of the schema xdb, in their order.
-const MAY: &str = "SELECT (EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-        WHERE n.nspname = 'xdb' AND 'xdb.' || p.proname = split_part(f.name, '(', 1) AND has_function_privilege(p.oid, 'EXECUTE')))::text \
+/// Whether the role may call each of these functions, in their order.
+const MAY: &str = "SELECT has_function_privilege(to_regprocedure(f.name), 'EXECUTE')::text \
     FROM jsonb_array_elements_text($1::jsonb) WITH ORDINALITY AS f (name, n) ORDER BY f.n";
 
 /// The forms of the actions that the visitor may take on a running process.
