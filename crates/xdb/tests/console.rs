@@ -10,9 +10,13 @@ const HOSTILE: &str = "\"><img src=x onerror=alert(1)><script>alert(2)</script>"
 const PAGES: [&str; 7] = ["/", "/process?id=mine", "/failing", "/workers", "/queues?id=mine", "/schedules", "/locks"];
 
 fn application(name: &str) -> (App, Worker) {
-    let app = App::alone(name, ClusterOptions::default());
+    application_on(name, ClusterOptions::default())
+}
+
+fn application_on(name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(name, options);
     let worker = app.worker(|call: &Call| match (call.api, call.process_id()) {
-        (_, "fails" | HOSTILE) => error(503, "Down<b>", HOSTILE),
+        (_, id) if id == HOSTILE || id.starts_with("fails") => error(503, "Down<b>", HOSTILE),
         (Api::WaitUntil, _) => any_of(&[local_queue("m", "box", 1)]).into(),
         _ => force_complete(json!("done")).into(),
     });
@@ -434,28 +438,6 @@ fn a_database_with_another_version_says_what_to_do() {
     }
 }
 
-#[test]
-fn a_list_in_pages_shows_each_process_once_while_others_start() {
-    const PROCESSES: usize = 120;
-    let (app, _worker) = application("console_paging");
-    app.pause();
-    let mut db = app.db();
-    for number in 0..PROCESSES {
-        db.start(&format!("p{number}"), "mailbox").go();
-    }
-    let console = serve(&app, &[]);
-    let browser = Browser::open(&console);
-    let mut new = 0;
-    let seen = in_all_pages(&browser, "", 0, 0, || {
-        db.start(&format!("new{new}"), "mailbox").go();
-        new += 1;
-    });
-    let mut expected: Vec<_> = (0..PROCESSES).map(|number| format!("p{number}")).collect();
-    expected.reverse();
-    assert_eq!(seen, expected);
-    app.resume();
-}
-
 /// The texts of a column of a table, in all its pages. `after_each` is called after each page.
 fn in_all_pages(
     browser: &Browser<'_>,
@@ -479,6 +461,65 @@ fn in_all_pages(
         path = next.map(|(_, address)| format!("/{}", address.trim_start_matches("./").replace("&amp;", "&")));
     }
     seen
+}
+
+#[test]
+fn a_list_in_pages_shows_each_process_once_while_others_start() {
+    const PROCESSES: usize = 120;
+    let (app, _worker) = application("console_paging");
+    app.pause();
+    let mut db = app.db();
+    for number in 0..PROCESSES {
+        db.start(&format!("p{number}"), "mailbox").go();
+    }
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let mut new = 0;
+    let seen = in_all_pages(&browser, "", 0, 0, || {
+        db.start(&format!("new{new}"), "mailbox").go();
+        new += 1;
+    });
+    let mut expected: Vec<_> = (0..PROCESSES).map(|number| format!("p{number}")).collect();
+    expected.reverse();
+    assert_eq!(seen, expected);
+    app.resume();
+}
+
+#[test]
+fn failures_messages_and_schedules_have_pages_too() {
+    const ROWS: usize = 120;
+    let (app, _worker) = application("console_pages_of_all");
+    let once =
+        json!({"waitUntilApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
+    app.register("incident", &Definition::starting_with("Wait").waiting_step_with("Wait", once));
+    app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
+    starts(&app, "app", &["mine"]);
+    let mut db = app.db();
+    db.run(&format!(
+        r#"SELECT xdb.register_process_type('Schedule', NULL, '{{"startingState": "Tick", "states": {{"Tick":
+            {{"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}}}}}');
+        SELECT count(xdb.start_process('fails' || n, 'incident')), count(xdb.publish('mine', 'other', to_jsonb(n))),
+            count(xdb.publish_global('jobs', to_jsonb(n))),
+            count(xdb.schedule('tick' || n, '0 3 1 1 *', '{{"process_type": "mailbox", "process_id": "x"}}'))
+        FROM generate_series(1, {ROWS}) n"#
+    ));
+    wait_until("all have failed", 60, || db.count("xdb.incidents") == ROWS as i64);
+    let console = serve(&app, &[]);
+    let browser = Browser::open(&console);
+    let named = |name: &str| (1..=ROWS).map(|n| format!("{name}{n}")).collect::<Vec<_>>();
+    for (page, table, column, expected) in [
+        ("failing", 0, 0, named("fails")),
+        ("failing", 1, 0, named("fails")),
+        ("queues?id=mine", 0, 3, named("")),
+        ("queues?queue=jobs", 0, 3, named("")),
+        ("schedules", 0, 0, named("tick")),
+    ] {
+        let mut seen = in_all_pages(&browser, page, table, column, || {});
+        if column == 0 {
+            seen.sort_by_key(|name| (name.len(), name.clone()));
+        }
+        assert_eq!(seen, expected, "table {table} of {page}");
+    }
 }
 
 #[test]
@@ -522,40 +563,44 @@ fn a_process_with_fifty_thousand_events_has_its_newest_and_its_oldest_ones() {
 }
 
 #[test]
-fn failures_messages_and_schedules_have_pages_too() {
-    const ROWS: usize = 120;
-    let (app, _worker) = application("console_pages_of_all");
-    let once =
-        json!({"waitUntilApiRetryPolicy": attempts(1), "stateFailureRecoveryOptions": {"policy": "RAISE_INCIDENT"}});
-    app.register("incident", &Definition::starting_with("Wait").waiting_step_with("Wait", once));
-    app.superuser().run("SELECT xdb.grant_usage('app', deployer => true)");
-    starts(&app, "app", &["mine"]);
+fn a_clock_that_was_set_back_makes_no_duration_negative_or_absurd() {
+    const HOUR: f64 = 3600.0;
+    let (app, _worker) = application_on("console_clock", ClusterOptions::default().own_clock());
+    starts(&app, "app", &["mine", "before", "across", "fails"]);
     let mut db = app.db();
-    db.run(&format!(
-        r#"SELECT xdb.register_process_type('Schedule', NULL, '{{"startingState": "Tick", "states": {{"Tick":
-            {{"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}}}}}');
-        SELECT count(xdb.start_process('fails' || n, 'incident')), count(xdb.publish('mine', 'other', to_jsonb(n))),
-            count(xdb.publish_global('jobs', to_jsonb(n))),
-            count(xdb.schedule('tick' || n, '0 3 1 1 *', '{{"process_type": "mailbox", "process_id": "x"}}'))
-        FROM generate_series(1, {ROWS}) n"#
-    ));
-    wait_until("all have failed", 60, || db.count("xdb.incidents") == ROWS as i64);
+    db.publish("before", "box", json!(1));
+    db.completes("before");
+    app.cluster().set_clock(-HOUR);
+    db.publish("across", "box", json!(1));
+    db.completes("across");
     let console = serve(&app, &[]);
     let browser = Browser::open(&console);
-    let named = |name: &str| (1..=ROWS).map(|n| format!("{name}{n}")).collect::<Vec<_>>();
-    for (page, table, column, expected) in [
-        ("failing", 0, 0, named("fails")),
-        ("failing", 1, 0, named("fails")),
-        ("queues?id=mine", 0, 3, named("")),
-        ("queues?queue=jobs", 0, 3, named("")),
-        ("schedules", 0, 0, named("tick")),
-    ] {
-        let mut seen = in_all_pages(&browser, page, table, column, || {});
-        if column == 0 {
-            seen.sort_by_key(|name| (name.len(), name.clone()));
-        }
-        assert_eq!(seen, expected, "table {table} of {page}");
+    let processes = ["before", "across", "fails"].map(|id| format!("/process?id={id}"));
+    for page in PAGES.into_iter().chain(processes.iter().map(String::as_str)) {
+        let body = browser.get(page).body;
+        let negative = body
+            .as_bytes()
+            .windows(3)
+            .any(|part| !part[0].is_ascii_alphanumeric() && part[1] == b'-' && part[2].is_ascii_digit());
+        assert!(!negative && !body.contains("role=\"alert\""), "{page}: {body}");
     }
+    let shows = |page: &str, parts: &[&str]| {
+        let body = browser.get(page).body;
+        for part in parts {
+            assert!(body.contains(part), "{page}: {part}: {body}");
+        }
+    };
+    shows("/process?id=mine", &["It has waited for 0 s (the clock was set back).", "0.000 s so far"]);
+    shows("/process?id=before", &["The process completed 0 s ago (the clock was set back)."]);
+    // It has ended before it has started.
+    shows("/process?id=across", &["</svg>0.000 s</td>"]);
+    shows("/process?id=fails", &["Attempt 1 failed 0 s ago (the clock was set back) with HTTP 503"]);
+    let absurd = app.superuser().all::<String>(
+        r"SELECT concat_ws(' ', name, labels, value) FROM xdb.metrics() WHERE value < 0
+            OR name ~ '_seconds(_sum)?$' AND name <> 'xdb_engine_start_time_seconds' AND value > 3000",
+    );
+    assert_eq!(absurd, [""; 0]);
+    app.done(&[]);
 }
 
 #[test]
