@@ -22,7 +22,7 @@ use crate::{clock, error, guc};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use xdb_engine::*;
-use xdb_protocol::{GivenStart, StartRequest};
+use xdb_protocol::{CHILDREN, GivenStart, StartRequest, refused_child};
 
 /// The most executions that are written at a time.
 const WRITTEN_AT_ONCE: usize = 1000;
@@ -48,10 +48,11 @@ const KEYS: [&str; 10] = [
 /// made.
 pub fn start_processes(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.start_processes()")?;
-    let processes = needed("processes", json_of(args, 0, "processes", guc::max_bulk_bytes())?)?;
-    memory::room_for(processes.len().saturating_mul(TAKEN))?;
     // Taken first: what the starts run must not take the links for its own.
     let links = take_links();
+    let argument = if links.is_empty() { "processes" } else { CHILDREN };
+    let processes = needed(argument, json_of(args, 0, argument, guc::max_bulk_bytes())?)?;
+    memory::room_for(processes.len().saturating_mul(TAKEN))?;
     let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes, links)?.into_iter().unzip();
     // Sorted by process id, so that two callers with the same ids don't deadlock. Starts of one process id stay in the
     // order of the array.
@@ -65,8 +66,8 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     }
     // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
-    let started: Vec<_> = started.iter().map(|(number, loaded)| (&requests[*number], loaded)).collect();
-    write_tables(caller, &started)?;
+    let started: Vec<_> = started.iter().map(|(number, loaded)| (*number, &requests[*number], loaded)).collect();
+    write_tables(caller, &started, |number, error| bulk.at(number, error))?;
     crash::point("bulk-start");
     Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
 }
@@ -186,11 +187,14 @@ impl BulkStart<'_> {
         !start.global_attributes.is_empty() || !start.call_functions.is_empty()
     }
 
-    /// Adds to an error which start was refused, unless the error has a detail.
+    /// Adds to an error which start was refused. An error of a caller that has a detail stays as it is.
     fn at(&self, number: usize, mut error: PgError) -> PgError {
+        let start = &self.requests[number].start;
+        if start.started_by.is_some() {
+            return of_child(number, error);
+        }
         if error.sqlstate().starts_with("XD") && error.detail.is_none() {
-            let process_id = &self.requests[number].start.process_id;
-            error.detail = Some(format!("It is processes[{number}], process \"{process_id}\"."));
+            error.detail = Some(format!("It is processes[{number}], process \"{}\".", start.process_id));
         }
         error
     }
@@ -206,15 +210,21 @@ fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<Vec<(Sta
     let given = given.collect::<Result<Vec<_>>>()?;
     let mut links = links.into_iter();
     let read = |(number, given)| {
-        let (id, started_by) = match links.next() {
-            Some((id, started_by)) => (id, Some(Box::new(started_by))),
-            None => (new_id(), None),
+        let Some((id, started_by)) = links.next() else {
+            let id = new_id();
+            return Ok((read(&format!("processes[{number}]."), given, id)?, id));
         };
-        let mut request = read(&format!("processes[{number}]."), given, id)?;
-        request.start.started_by = started_by;
+        let mut request = read("", given, id).map_err(|error| of_child(number, error))?;
+        request.start.started_by = Some(Box::new(started_by));
         Ok((request, id))
     };
     given.into_iter().enumerate().map(read).collect()
+}
+
+/// Adds to the error of a child's start which child of the answer it is. The worker of a step gets no DETAIL.
+fn of_child(number: usize, mut error: PgError) -> PgError {
+    error.message = refused_child(number, &error.message);
+    error
 }
 
 /// The members of an object. Intervals and times are read with the settings of the caller's session.

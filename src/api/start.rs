@@ -64,24 +64,29 @@ pub(super) fn start(caller: Caller, given: GivenStart) -> Result<Value> {
     };
     // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
-    write_tables(caller, &[(&request, &loaded)])?;
+    write_tables(caller, &[(0, &request, &loaded)], |_, error| error)?;
     crash::point("start");
     Ok(Value::of(id))
 }
 
-/// Writes the global attributes of starts to the application's tables and calls their functions, as the caller.
-pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)]) -> Result<()> {
+/// Writes the global attributes of starts to the application's tables and calls their functions, as the caller. `at` adds
+/// to an error which start it is about, by the start's number.
+pub(super) fn write_tables(
+    caller: Caller,
+    started: &[(usize, &StartRequest, &Loaded)],
+    at: impl Fn(usize, PgError) -> PgError,
+) -> Result<()> {
     let mut tables = Tables::default();
     let uses = |request: &StartRequest, loaded: &Loaded| {
         !loaded.meta.mapping.is_empty() || !request.start.call_functions.is_empty()
     };
-    let writing: Vec<_> = started.iter().filter(|(request, loaded)| uses(request, loaded)).collect();
+    let writing: Vec<_> = started.iter().filter(|(_, request, loaded)| uses(request, loaded)).collect();
     if writing.is_empty() {
         return Ok(());
     }
     // Executions of a type share its mapping.
     let mut written: BTreeMap<_, (&Mapping, HashSet<&str>)> = BTreeMap::new();
-    for (request, loaded) in &writing {
+    for (_, request, loaded) in &writing {
         let of_mapping = written.entry(loaded.meta.mapping_id);
         let (_, names) = of_mapping.or_insert_with(|| (&loaded.meta.mapping, HashSet::new()));
         names.extend(request.start.global_attributes.keys().map(String::as_str));
@@ -93,15 +98,15 @@ pub(super) fn write_tables(caller: Caller, started: &[(&StartRequest, &Loaded)])
     for (mapping, names) in written.values() {
         caller.look_up_keys(&mut tables, mapping, |attribute| names.contains(attribute))?;
     }
-    let calls = |(request, loaded): &&(&StartRequest, &Loaded)| {
+    let calls = |(_, request, loaded): &&(usize, &StartRequest, &Loaded)| {
         FunctionCalls::look_up(&loaded.meta.definition(), &request.start.call_functions, || context(loaded))
     };
     let calls = caller.on_system_tables(|_, _| writing.iter().map(calls).collect::<Result<Vec<_>>>())?;
     Caller::on_app_tables(|spi| {
-        writing.iter().zip(&calls).try_for_each(|((request, loaded), calls)| {
+        writing.iter().zip(&calls).try_for_each(|((number, request, loaded), calls)| {
             let mode = request.options.global_attribute_conflict_mode;
-            tables.start(spi, &loaded.meta, &request.start.global_attributes, mode)?;
-            calls.run()
+            let written = tables.start(spi, &loaded.meta, &request.start.global_attributes, mode);
+            written.and_then(|_| calls.run()).map_err(|error| at(*number, error))
         })
     })
 }

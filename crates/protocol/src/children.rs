@@ -6,6 +6,9 @@ use crate::object;
 use crate::payload::check_payload;
 use xdb_engine::{ChildStart, Duration, IdReusePolicy, Json, WhenParentCloses};
 
+/// The key of an answer that has its children.
+pub const CHILDREN: &str = "startProcesses";
+
 /// The most children of one answer.
 pub const MAX_CHILDREN: usize = 1000;
 
@@ -30,7 +33,7 @@ pub(crate) fn children<'a>(
     object: &mut Object<'a>,
     read: impl FnMut(&'a str) -> Parsed<ChildStart>,
 ) -> Parsed<Vec<ChildStart>> {
-    object.list_of_at_most(MAX_CHILDREN, "startProcesses", read)
+    object.list_of_at_most(MAX_CHILDREN, CHILDREN, read)
 }
 
 pub(crate) fn child(mut object: Object<'_>, max_payload_bytes: usize) -> Parsed<ChildStart> {
@@ -98,4 +101,9 @@ fn element(child: &ChildStart) -> String {
         ("options", json(&child.options)),
     ];
     object(members.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))))
+}
+
+/// The message of a child's refused start: it begins with the child's place in the answer.
+pub fn refused_child(number: usize, message: &str) -> String {
+    format!("{CHILDREN}[{number}]: {message}")
 }

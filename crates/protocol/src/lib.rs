@@ -54,7 +54,7 @@ pub use answer::{
     decode_wait_until, invalid_answer, rejected_answer, retry_after_seconds, unlisted_state, unregistered,
     with_warnings,
 };
-pub use children::{MAX_CHILDREN, bulk_start};
+pub use children::{CHILDREN, MAX_CHILDREN, bulk_start, refused_child};
 pub use cron::next_tick;
 pub use definition::{
     ConflictMode, Correlation, MAX_DEFINITION_BYTES, MAX_STATES, StartOptions, check_tables, is_traceparent,

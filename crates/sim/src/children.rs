@@ -8,8 +8,8 @@ use crate::{Result, Simulator};
 use serde_json::json;
 use std::collections::BTreeMap;
 use xdb_engine::*;
-use xdb_protocol::GivenStart;
 use xdb_protocol::refusal::Refusal;
+use xdb_protocol::{GivenStart, refused_child};
 
 /// The failed attempt of an answer one of whose starts was refused.
 pub(crate) fn refused_start(refusal: &Refusal) -> Failure {
@@ -30,9 +30,10 @@ impl Simulator {
         let called = self.called.len();
         let links = children.links(&self.run(parent).execution);
         for (at, (start, (id, started_by))) in children.starts.iter().zip(&links).enumerate() {
-            if let Err(refusal) = self.begin(given(start), *id, Some(Box::new(started_by.clone()))) {
+            if let Err(mut refusal) = self.begin(given(start), *id, Some(Box::new(started_by.clone()))) {
                 links.iter().take(at).for_each(|(id, _)| drop(self.runs.remove(id)));
                 self.called.truncate(called);
+                refusal.message = refused_child(at, &refusal.message);
                 return Err(refusal);
             }
         }

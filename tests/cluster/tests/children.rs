@@ -406,24 +406,67 @@ fn a_function_starts_children_in_its_own_transaction_or_not_at_all() {
     app.done(&[]);
 }
 
-#[test]
-fn a_refused_start_is_a_refused_write_and_the_next_attempt_knows_it() {
-    let app = App::new("children_refused");
-    let worker = app.worker(|call: &Call| match (call.target(), call.refused_write()) {
-        ("Only", Value::Null) => force_complete(json!(null)).starting(call.input().clone()),
-        ("Only", refused) => force_complete(refused.clone()),
+/// What answers calls with the children of their input. The first three answer `Only` of a type with their name.
+const HANDLERS: [&str; 4] = ["http", "function", "pull", "rpc"];
+
+/// Registers the types of the handlers, and starts `adds`, whose RPC is a handler too. An attempt after a refusal
+/// completes its process with the refusal.
+fn handlers(app: &App) -> Worker {
+    let worker = app.worker(|call: &Call| match (call.api, call.target(), call.refused_write()) {
+        (Api::Rpc, ..) => output(json!(null)).starting(call.input().clone()),
+        (_, "Only", Value::Null) => force_complete(json!(null)).starting(call.input().clone()),
+        (_, "Only", refused) => force_complete(refused.clone()),
         _ => any_of(&[local_queue("go", "go", 1)]),
     });
     let mut db = app.db();
+    db.run(
+        "CREATE FUNCTION public.starts(request jsonb) RETURNS jsonb LANGUAGE sql RETURN jsonb_build_object(
+             'startProcesses', CASE WHEN NOT request ? 'appDatabaseError' THEN request -> 'stateInput' END,
+             'stateDecision', jsonb_build_object('threadCloseDecision', jsonb_build_object(
+                 'closeType', 'FORCE_COMPLETE_PROCESS', 'closeInput', request -> 'appDatabaseError')))",
+    );
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    let ended = |definition: Definition| definition.with("localQueues", json!(["ended"]));
+    app.register("http", &ended(one_step()));
+    app.register_with("pull", "pull", &ended(one_step()));
+    let function = Definition::starting_with("Only").step_with("Only", json!({"executeFunction": "public.starts"}));
+    app.superuser()
+        .run(&format!("SELECT xdb.register_process_type('function', NULL, {})", jsonb(ended(function).json())));
+    app.register("adding", &ended(Definition::without_start()).rpc("add", json!({})));
+    db.start("adds", "adding").go();
+    worker
+}
+
+/// The error that a pull worker or the caller of an RPC gets for these children. None: the handler is another one.
+fn raised(db: &mut Db, handler: &str, id: &str, children: &Value) -> Option<SqlError> {
+    let answered = match handler {
+        "rpc" => format!("SELECT xdb.invoke_rpc('adds', 'add', {})", jsonb(children)),
+        _ => {
+            db.start(id, handler).input(children.clone()).go();
+            if handler != "pull" {
+                return None;
+            }
+            let token: String = db.one("SELECT token FROM xdb.claim_calls('pull', wait => '10 s')");
+            let answer = force_complete(json!(null)).starting(children.clone());
+            format!("SELECT xdb.complete_call('{token}', {})", jsonb(&answer.json()))
+        }
+    };
+    Some(db.try_run(&answered).expect_err("it is refused"))
+}
+
+#[test]
+fn a_refused_start_is_a_refused_write_and_the_next_attempt_knows_it() {
+    let app = App::new("children_refused");
+    let worker = handlers(&app);
+    let mut db = app.db();
     db.run("CREATE TABLE places (id text PRIMARY KEY, n int CHECK (n < 10))");
-    app.register("one", &one_step().with("localQueues", json!(["ended"])));
     app.register("child", &mailbox().maps("public.places", "id", &["n"]));
     app.register("resting", &mailbox());
     app.superuser().run("SELECT xdb.pause_process_type('resting', 'REJECT')");
     db.start("runs", "child").key("runs").globals(json!({"n": 1})).go();
     let good =
         json!({"processType": "child", "processId": "good", "globalAttributePk": "good", "globalAttributes": {"n": 1}});
-    for (id, bad, code) in [
+    for (name, bad, code) in [
         ("unknown", json!({"processType": "nowhere"}), "XD002"),
         ("rejecting", json!({"processType": "resting"}), "XD023"),
         ("running", json!({"processType": "child", "processId": "runs", "globalAttributePk": "x"}), "XD006"),
@@ -435,14 +478,27 @@ fn a_refused_start_is_a_refused_write_and_the_next_attempt_knows_it() {
             "XD009",
         ),
     ] {
-        db.start(id, "one").input(json!([good, bad])).go();
-        let outcome = db.completes(id);
-        assert_eq!(outcome.result()["sqlState"], code, "{id}: {}", outcome.result());
-        is_sound(&mut db, &[id]);
+        for handler in HANDLERS {
+            let id = format!("{name}-{handler}");
+            let (found, message) = match raised(&mut db, handler, &id, &json!([good, bad])) {
+                Some(error) => (error.code, error.message),
+                None => {
+                    let refused = db.completes(&id).result().clone();
+                    let text = |key: &str| refused[key].as_str().unwrap_or_default().to_owned();
+                    (text("sqlState"), text("message"))
+                }
+            };
+            assert_eq!(found, code, "{id}: {message}");
+            assert!(message.starts_with("startProcesses[1]: "), "{id}: {message}");
+            if handler == "pull" {
+                db.run(&format!("SELECT xdb.stop_process('{id}')"));
+            }
+            is_sound(&mut db, &[if handler == "rpc" { "adds" } else { &id }]);
+        }
     }
     assert_eq!(db.count("xdb.processes WHERE process_id = 'good'"), 0, "all children, or none");
     assert_eq!(db.count("places"), 1);
-    db.run("SELECT xdb.stop_process('runs')");
+    db.run("SELECT xdb.stop_process(id) FROM unnest('{runs,adds}'::text[]) id");
     drop(worker);
     app.done(&[]);
 }
@@ -450,64 +506,61 @@ fn a_refused_start_is_a_refused_write_and_the_next_attempt_knows_it() {
 #[test]
 fn answers_with_invalid_children_fail_and_say_where() {
     let app = App::new("children_invalid");
-    let worker = app.worker(|call: &Call| match call.api {
-        Api::Rpc => output(json!(null)).starting(call.input().clone()),
-        _ => force_complete(json!(null)).starting(call.input().clone()),
-    });
-    let definition = one_step().with("localQueues", json!(["ended"])).rpc("add", json!({}));
-    app.register("one", &definition);
+    let worker = handlers(&app);
     let mut db = app.db();
-    let many: Vec<_> = (0..1001).map(|_| json!({"processType": "one"})).collect();
-    for (id, children, words) in [
+    let many: Vec<_> = (0..1001).map(|_| json!({"processType": "http"})).collect();
+    let second = |bad: Value| {
+        let mut child = json!({"processType": "http"});
+        child.as_object_mut().expect("an object").extend(bad.as_object().expect("an object").clone());
+        json!([{"processType": "http"}, child])
+    };
+    for (name, children, words) in [
         ("many", json!(many), &["startProcesses", "1001 entries", "1000"][..]),
-        ("typeless", json!([{"processType": "one"}, {}]), &["startProcesses[1].processType", "is missing"]),
-        (
-            "request",
-            json!([{"processType": "one", "options": {"requestId": "r"}}]),
-            &["startProcesses[0].options", "requestId"],
-        ),
+        ("typeless", json!([{"processType": "http"}, {}]), &["startProcesses[1].processType", "is missing"]),
+        ("request", second(json!({"options": {"requestId": "r"}})), &["startProcesses[1].options", "requestId"]),
         (
             "merged",
-            json!([{"processType": "one", "options": {"correlationKey": "r"}}]),
-            &["startProcesses[0].options", "correlationKey"],
+            second(json!({"options": {"correlationKey": "r"}})),
+            &["startProcesses[1].options", "correlationKey"],
         ),
         (
             "forged",
-            json!([{"processType": "one", "options": {"parent": "p"}}]),
-            &["startProcesses[0].options", "unknown key \"parent\""],
+            second(json!({"options": {"parent": "p"}})),
+            &["startProcesses[1].options", "unknown key \"parent\""],
         ),
         (
             "word",
-            json!([{"processType": "one", "whenParentCloses": "STAY"}]),
-            &["startProcesses[0].whenParentCloses", "STAY", "TERMINATE, LEAVE"],
+            second(json!({"whenParentCloses": "STAY"})),
+            &["startProcesses[1].whenParentCloses", "STAY", "TERMINATE, LEAVE"],
         ),
-        (
-            "policy",
-            json!([{"processType": "one", "idReusePolicy": "ALWAYS"}]),
-            &["startProcesses[0].idReusePolicy", "ALWAYS"],
-        ),
-        ("time", json!([{"processType": "one", "startAt": "soon"}]), &["startProcesses[0].startAt", "soon"]),
-        ("queue", json!([{"processType": "one", "onClose": "lost"}]), &["unknown local queue", "lost", "ended"]),
+        ("policy", second(json!({"idReusePolicy": "ALWAYS"})), &["startProcesses[1].idReusePolicy", "ALWAYS"]),
+        ("time", second(json!({"startAt": "soon"})), &["startProcesses[1].startAt", "soon"]),
+        ("queue", second(json!({"onClose": "lost"})), &["unknown local queue", "lost", "ended"]),
     ] {
-        db.start(id, "one").input(children.clone()).go();
-        wait_until(&format!("{id} fails"), 10, || {
-            views::fails_saying(&mut db, id, words)
-                || db.count(&format!(
-                    "xdb.history WHERE process_id = '{id}' AND event_type = 'CallRepeated' AND details::text LIKE '%lost%'"
-                )) > 0
-        });
-        let error = db
-            .try_run(&format!("SELECT xdb.invoke_rpc('{id}', 'add', {})", jsonb(&children)))
-            .expect_err("an invalid answer");
-        let said = format!("{} {}", error.message, error.detail);
-        assert!(words.iter().all(|word| said.to_lowercase().contains(&word.to_lowercase())), "{id}: {error:?}");
-        db.run(&format!("SELECT xdb.stop_process('{id}')"));
+        for handler in HANDLERS {
+            let id = format!("{name}-{handler}");
+            if let Some(error) = raised(&mut db, handler, &id, &children) {
+                let said = format!("{} {} {}", error.message, error.detail, error.hint).to_lowercase();
+                assert!(words.iter().all(|word| said.contains(&word.to_lowercase())), "{id}: {error:?}");
+            } else {
+                wait_until(&format!("{id} fails"), 10, || {
+                    views::fails_saying(&mut db, &id, words)
+                        || db.count(&format!(
+                            "xdb.history WHERE process_id = '{id}' AND event_type = 'CallRepeated' AND details::text LIKE '%lost%'"
+                        )) > 0
+                });
+            }
+            if handler != "rpc" {
+                db.run(&format!("SELECT xdb.stop_process('{id}')"));
+            }
+        }
     }
     // A caller names no parent.
     for options in [json!({"parent": {"processId": "p"}}), json!({"startedBy": "p"})] {
-        db.start("c", "one").options(options.clone()).refused("XD009");
-        db.refused("XD009", &format!("SELECT xdb.start_processes(jsonb_build_array(jsonb_build_object('process_type', 'one', 'options', {})))", jsonb(&options)));
+        db.start("c", "http").options(options.clone()).refused("XD009");
+        db.refused("XD009", &format!("SELECT xdb.start_processes(jsonb_build_array(jsonb_build_object('process_type', 'http', 'options', {})))", jsonb(&options)));
     }
+    db.run("SELECT xdb.stop_process('adds')");
     drop(worker);
     app.done(&[]);
 }
