@@ -2,22 +2,83 @@
 
 use std::sync::{Arc, Mutex};
 
-use xdb_cluster_tests::db::literal;
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
-/// `work` waits in `Hold` for a message of `go`, then completes. `Hold` is its first call, and answers the RPC `ask`.
-fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
-    let app = App::alone(name, options);
+/// What answers the calls. The races with pull workers are in `isolation/process_locks`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Handler {
+    Http,
+    Function,
+}
+
+const HANDLERS: [Handler; 2] = [Handler::Http, Handler::Function];
+
+/// The functions of `Hold`, and those of `One` and `Two`. The latter do what `Exclusive` says.
+const FUNCTIONS: &str = "
+    CREATE TABLE public.calls (n bigserial, process text);
+    CREATE TABLE public.notes (n bigserial, note text);
+    CREATE TABLE public.inside (process text, locks jsonb);
+    CREATE FUNCTION public.hold(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO public.calls (process) VALUES (request #>> '{context,processId}');
+        RETURN '{\"commandRequest\": {\"waitingType\": \"AnyOfCompletion\", \"localQueueCommands\": [{\"queueName\": \"go\"}]}}';
+    END $$;
+    CREATE FUNCTION public.done(request jsonb) RETURNS jsonb LANGUAGE sql RETURN
+        '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}'::jsonb;
+    CREATE FUNCTION public.modes(locks jsonb) RETURNS TABLE (name text, shared boolean) LANGUAGE sql AS $$
+        SELECT coalesce(l ->> 'name', l #>> '{}'), l ->> 'mode' IS NOT NULL FROM jsonb_array_elements(locks) AS l $$;
+    CREATE FUNCTION public.one(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+        me CONSTANT text := request #>> '{context,processId}';
+        wanted CONSTANT jsonb := request -> 'stateInput';
+        is_alone boolean;
+    BEGIN
+        -- Advisory locks tell of functions that have not committed, rows of processes between their two functions.
+        SELECT bool_and(CASE WHEN m.shared THEN pg_try_advisory_xact_lock_shared(hashtext(m.name))
+                ELSE pg_try_advisory_xact_lock(hashtext(m.name)) END)
+            AND NOT EXISTS (SELECT FROM public.inside AS i, public.modes(i.locks) AS o JOIN public.modes(wanted) AS mine
+                USING (name) WHERE NOT (o.shared AND mine.shared))
+            INTO is_alone FROM public.modes(wanted) AS m;
+        INSERT INTO public.inside VALUES (me, wanted);
+        INSERT INTO public.notes (note) VALUES (CASE WHEN is_alone THEN me ELSE me || ' with another' END);
+        RETURN jsonb_build_object('stateDecision', jsonb_build_object('nextStates',
+            jsonb_build_array(jsonb_build_object('stateId', 'Two', 'stateInput', wanted))));
+    END $$;
+    CREATE FUNCTION public.two(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+        DELETE FROM public.inside WHERE process = request #>> '{context,processId}';
+        RETURN public.done(request);
+    END $$;";
+
+/// Registers a type whose calls are answered by functions.
+fn register_functions(app: &App, process_type: &str, definition: &Definition) {
+    let definition = jsonb(definition.json());
+    app.superuser().run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, {definition})"));
+}
+
+/// `work` waits in `Hold` for a message of `go`, then completes. `Hold` is its first call. Over HTTP, it answers the RPC
+/// `ask` too.
+fn application_of(handler: Handler, name: &str, options: ClusterOptions) -> (App, Worker) {
+    let app = App::alone(&format!("{name}_{handler:?}").to_lowercase(), options);
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (Api::Rpc, _) => output(json!("asked")),
         (Api::WaitUntil, _) => any_of(&[local_queue("go", "go", 1)]),
         _ => force_complete(json!("done")),
     });
-    let definition = Definition::starting_with("Hold").waiting_step("Hold").rpc("ask", json!({}));
-    app.register("work", &definition);
-    app.register("sequential", &definition.with("locks", json!(["sequential"])));
     app.register("one", &one_step());
+    if handler == Handler::Function {
+        app.db().run(FUNCTIONS);
+        let functions = json!({"waitUntilFunction": "public.hold", "executeFunction": "public.done"});
+        register_functions(&app, "work", &Definition::starting_with("Hold").waiting_step_with("Hold", functions));
+    } else {
+        let definition = Definition::starting_with("Hold").waiting_step("Hold").rpc("ask", json!({}));
+        app.register("work", &definition);
+        app.register("sequential", &definition.with("locks", json!(["sequential"])));
+    }
     (app, worker)
+}
+
+fn application(name: &str, options: ClusterOptions) -> (App, Worker) {
+    application_of(Handler::Http, name, options)
 }
 
 fn start(db: &mut Db, id: &str, locks: Value) {
@@ -200,112 +261,166 @@ fn exclude(some: &Value, others: &Value) -> bool {
     modes(some).iter().any(|(name, shared)| others.iter().any(|(other, too)| name == other && !(*shared && *too)))
 }
 
-/// A worker of `steps`, whose input is the list of its locks. From `One` to the end of `Two` it notes which processes
-/// are inside together although their locks exclude each other.
-fn exclusive_worker(app: &App) -> (Worker, Arc<Mutex<Vec<String>>>) {
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, Value)>::new()));
-    let worker = app.worker_named("alone", move |call: &Call| {
-        let (me, locks) = (call.process_id().to_owned(), call.input().clone());
-        let mut inside = inside.lock().expect("no thread panics");
-        if call.target() == "One" {
-            let others: Vec<_> =
-                inside.iter().filter(|(other, of)| *other != me && exclude(&locks, of)).cloned().collect();
-            let note = if others.is_empty() { me.clone() } else { format!("{me} with {others:?}") };
-            inside.push((me, locks.clone()));
-            noted.lock().expect("no thread panics").push(note);
-            return next("Two", locks);
+/// `steps`, whose input is the list of its locks. From `One` to the end of `Two` its handler notes which processes are
+/// inside together although their locks exclude each other.
+struct Exclusive {
+    noted: Option<(Worker, Arc<Mutex<Vec<String>>>)>,
+}
+
+impl Exclusive {
+    fn of(app: &App, handler: Handler) -> Exclusive {
+        let definition = Definition::starting_with("One");
+        if handler == Handler::Function {
+            let of = |name: &str| json!({"executeFunction": format!("public.{name}")});
+            register_functions(app, "steps", &definition.step_with("One", of("one")).step_with("Two", of("two")));
+            return Exclusive { noted: None };
         }
-        inside.retain(|(other, _)| *other != me);
-        force_complete(json!("done"))
-    });
-    app.register_with("alone", "steps", &Definition::starting_with("One").step("One").step("Two"));
-    (worker, order)
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, Value)>::new()));
+        let worker = app.worker_named("alone", move |call: &Call| {
+            let (me, locks) = (call.process_id().to_owned(), call.input().clone());
+            let mut inside = inside.lock().expect("no thread panics");
+            if call.target() == "One" {
+                let others: Vec<_> =
+                    inside.iter().filter(|(other, of)| *other != me && exclude(&locks, of)).cloned().collect();
+                let note = if others.is_empty() { me.clone() } else { format!("{me} with {others:?}") };
+                inside.push((me, locks.clone()));
+                noted.lock().expect("no thread panics").push(note);
+                return next("Two", locks);
+            }
+            inside.retain(|(other, _)| *other != me);
+            force_complete(json!("done"))
+        });
+        app.register_with("alone", "steps", &definition.step("One").step("Two"));
+        Exclusive { noted: Some((worker, order)) }
+    }
+
+    /// The processes in the order of their first calls, each with those that should not have been inside.
+    fn notes(&self, db: &mut Db) -> Vec<String> {
+        match &self.noted {
+            Some((_, order)) => order.lock().expect("no thread panics").clone(),
+            None => db.all("SELECT note FROM notes ORDER BY n"),
+        }
+    }
 }
 
 #[test]
 fn two_hundred_sessions_on_one_name_come_one_at_a_time_and_in_order() {
-    let (app, _other) = application("lock_many", ClusterOptions::default().set("max_connections", "250"));
-    let (_worker, order) = exclusive_worker(&app);
-    let mut db = app.db();
-    start(&mut db, "holder", json!(["name"]));
-    wait_for_holders(&mut db, "name", &["holder"]);
-    let sessions: Vec<Mutex<Db>> = (0..200).map(|_| Mutex::new(app.db())).collect();
-    at_once(200, |n| {
-        let mut db = sessions[n].lock().expect("no other thread has it");
-        let id = format!("p{n}");
-        db.start(&id, "steps").input(json!(["name"])).options(json!({"locks": ["name"]})).go();
-    });
-    let expected = db.all::<String>("SELECT process_id FROM xdb.locks WHERE NOT granted ORDER BY since, execution_id");
-    assert_eq!(expected.len(), 200);
-    are_sound(&mut db);
-    ends(&mut db, "holder");
-    wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
-    assert_eq!(*order.lock().expect("no thread panics"), expected);
-    all_released(&app);
-    app.done(&[]);
+    for handler in HANDLERS {
+        let (app, _other) =
+            application_of(handler, "lock_many", ClusterOptions::default().set("max_connections", "250"));
+        let steps = Exclusive::of(&app, handler);
+        let mut db = app.db();
+        start(&mut db, "holder", json!(["name"]));
+        wait_for_holders(&mut db, "name", &["holder"]);
+        let sessions: Vec<Mutex<Db>> = (0..200).map(|_| Mutex::new(app.db())).collect();
+        at_once(200, |n| {
+            let mut db = sessions[n].lock().expect("no other thread has it");
+            let id = format!("p{n}");
+            db.start(&id, "steps").input(json!(["name"])).options(json!({"locks": ["name"]})).go();
+        });
+        let expected =
+            db.all::<String>("SELECT process_id FROM xdb.locks WHERE NOT granted ORDER BY since, execution_id");
+        assert_eq!(expected.len(), 200);
+        are_sound(&mut db);
+        ends(&mut db, "holder");
+        wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+        assert_eq!(steps.notes(&mut db), expected);
+        all_released(&app);
+        app.done(&[]);
+    }
 }
 
 #[test]
 fn names_in_opposite_orders_and_mixed_modes_never_deadlock() {
-    let (app, _other) = application("lock_orders", ClusterOptions::default());
-    let (_worker, order) = exclusive_worker(&app);
-    let sessions: Vec<Mutex<Db>> = (0..8).map(|_| Mutex::new(app.db())).collect();
-    at_once(8, |n| {
-        let mut db = sessions[n].lock().expect("no other thread has it");
-        for round in 0..12 {
-            let id = format!("p{n}-{round}");
-            // Each name is exclusive for some processes and shared for others, in another order.
-            let lock =
-                |at: usize, name: &str| if (at + n + round).is_multiple_of(3) { json!(name) } else { share(name) };
-            let mut locks: Vec<_> = ["a", "b", "c", "d"].iter().enumerate().map(|(at, name)| lock(at, name)).collect();
-            locks.rotate_left((n + round / 2) % 4);
-            locks.truncate(2 + n % 3);
-            db.start(&id, "steps").input(json!(locks)).options(json!({"locks": locks})).go();
-        }
-    });
-    let mut db = app.db();
-    wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
-    let order = order.lock().expect("no thread panics");
-    assert_eq!((order.len(), order.iter().filter(|note| note.contains("with")).count()), (96, 0), "{order:?}");
-    all_released(&app);
-    app.done(&[]);
+    for handler in HANDLERS {
+        let (app, _other) = application_of(handler, "lock_orders", ClusterOptions::default());
+        let steps = Exclusive::of(&app, handler);
+        let sessions: Vec<Mutex<Db>> = (0..8).map(|_| Mutex::new(app.db())).collect();
+        at_once(8, |n| {
+            let mut db = sessions[n].lock().expect("no other thread has it");
+            for round in 0..12 {
+                let id = format!("p{n}-{round}");
+                // Each name is exclusive for some processes and shared for others, in another order.
+                let lock =
+                    |at: usize, name: &str| if (at + n + round).is_multiple_of(3) { json!(name) } else { share(name) };
+                let mut locks: Vec<_> =
+                    ["a", "b", "c", "d"].iter().enumerate().map(|(at, name)| lock(at, name)).collect();
+                locks.rotate_left((n + round / 2) % 4);
+                locks.truncate(2 + n % 3);
+                db.start(&id, "steps").input(json!(locks)).options(json!({"locks": locks})).go();
+            }
+        });
+        let mut db = app.db();
+        wait_until("all have ended", 60, || db.count("xdb.processes WHERE status = 'RUNNING'") == 0);
+        let order = steps.notes(&mut db);
+        assert_eq!((order.len(), order.iter().filter(|note| note.contains("with")).count()), (96, 0), "{order:?}");
+        all_released(&app);
+        app.done(&[]);
+    }
+}
+
+/// `a` is due before `b`, and its session commits while `b` holds the lock.
+#[test]
+fn a_start_that_commits_late_waits_for_a_later_one_that_holds_the_lock() {
+    for handler in HANDLERS {
+        let (app, _worker) = application_of(handler, "lock_late", ClusterOptions::default());
+        let (mut db, mut late) = (app.db(), app.db());
+        late.run("BEGIN");
+        start(&mut late, "a", json!(["name"]));
+        start(&mut db, "b", json!(["name"]));
+        wait_for_holders(&mut db, "name", &["b"]);
+        late.run("COMMIT");
+        turns_pass(&mut db, "other");
+        assert_eq!(holders(&mut db, "name"), ["b"]);
+        start(&mut db, "c", json!(["name"]));
+        turns_pass(&mut db, "another");
+        are_sound(&mut db);
+        ["b", "a", "c"].iter().for_each(|id| {
+            wait_for_holders(&mut db, "name", &[id]);
+            ends(&mut db, id);
+        });
+        all_released(&app);
+        app.done(&[]);
+    }
 }
 
 #[test]
 fn an_open_stop_of_a_waiting_process_does_not_stop_the_queue() {
-    let (app, _worker) = application("lock_open_stop", ClusterOptions::default());
-    let mut db = app.db();
-    a_holds_and_b_and_c_wait(&mut db);
-    let mut stopper = app.db();
-    stopper.run("BEGIN; SELECT xdb.stop_process('b')");
-    ends(&mut db, "a");
-    wait_for_holders(&mut db, "name", &["c"]);
-    stopper.run("ROLLBACK");
-    // It is judged again although no row says so.
-    ends(&mut db, "c");
-    wait_for_holders(&mut db, "name", &["b"]);
-    // A holder whose stop is not committed has its lock.
-    start(&mut db, "d", json!(["name"]));
-    stopper.run("BEGIN; SELECT xdb.stop_process('b')");
-    turns_pass(&mut db, "another");
-    assert_eq!(holders(&mut db, "name"), ["b"]);
-    stopper.run("COMMIT");
-    wait_for_holders(&mut db, "name", &["d"]);
-    ends(&mut db, "d");
-    // The same if no other process waits, and the stop of the only request is rolled back.
-    start(&mut db, "e", json!(["name"]));
-    wait_for_holders(&mut db, "name", &["e"]);
-    start(&mut db, "f", json!(["name"]));
-    turns_pass(&mut db, "third");
-    stopper.run("BEGIN; SELECT xdb.stop_process('f')");
-    ends(&mut db, "e");
-    turns_pass(&mut db, "fourth");
-    stopper.run("ROLLBACK");
-    wait_for_holders(&mut db, "name", &["f"]);
-    ends(&mut db, "f");
-    all_released(&app);
-    app.done(&[]);
+    for handler in HANDLERS {
+        let (app, _worker) = application_of(handler, "lock_open_stop", ClusterOptions::default());
+        let mut db = app.db();
+        a_holds_and_b_and_c_wait(&mut db);
+        let mut stopper = app.db();
+        stopper.run("BEGIN; SELECT xdb.stop_process('b')");
+        ends(&mut db, "a");
+        wait_for_holders(&mut db, "name", &["c"]);
+        stopper.run("ROLLBACK");
+        // It is judged again although no row says so.
+        ends(&mut db, "c");
+        wait_for_holders(&mut db, "name", &["b"]);
+        // A holder whose stop is not committed has its lock.
+        start(&mut db, "d", json!(["name"]));
+        stopper.run("BEGIN; SELECT xdb.stop_process('b')");
+        turns_pass(&mut db, "another");
+        assert_eq!(holders(&mut db, "name"), ["b"]);
+        stopper.run("COMMIT");
+        wait_for_holders(&mut db, "name", &["d"]);
+        ends(&mut db, "d");
+        // The same if no other process waits, and the stop of the only request is rolled back.
+        start(&mut db, "e", json!(["name"]));
+        wait_for_holders(&mut db, "name", &["e"]);
+        start(&mut db, "f", json!(["name"]));
+        turns_pass(&mut db, "third");
+        stopper.run("BEGIN; SELECT xdb.stop_process('f')");
+        ends(&mut db, "e");
+        turns_pass(&mut db, "fourth");
+        stopper.run("ROLLBACK");
+        wait_for_holders(&mut db, "name", &["f"]);
+        ends(&mut db, "f");
+        all_released(&app);
+        app.done(&[]);
+    }
 }
 
 #[test]
@@ -498,28 +613,36 @@ fn a_first_step_that_is_moved_waits_for_the_locks_too() {
 
 #[test]
 fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
-    let (app, worker) = application("lock_crash", ClusterOptions::default());
-    let mut db = app.db();
-    a_holds_and_b_and_c_wait(&mut db);
-    app.kill_scheduler();
-    let mut db = app.db();
-    turns_pass(&mut db, "another");
-    assert_eq!(holders(&mut db, "name"), ["a"]);
-    // A lock that the dead scheduler was about to grant.
-    app.superuser().run("UPDATE xdb.process_lock SET judge_at = NULL");
-    let dump = app.cluster().dump(app.database(), &["-Fc"]);
-    app.cluster().restore("lock_restored", &dump);
-    let mut copy = app.cluster().connect("lock_restored", "postgres");
-    copy.run("SELECT xdb.stop_process('a'); UPDATE xdb.process_lock SET judge_at = NULL; SELECT xdb.adopt()");
-    let mut of_copy = app.cluster().connect("lock_restored", "app");
-    wait_for_holders(&mut of_copy, "name", &["b"]);
-    ["b", "c"].iter().for_each(|id| ends(&mut of_copy, id));
-    ["a", "b", "c"].iter().for_each(|id| ends(&mut db, id));
-    let mut all = called(&worker);
-    all.sort();
-    assert_eq!(all, ["a", "b", "b", "c", "c"]);
-    all_released(&app);
-    app.done(&[]);
+    for handler in HANDLERS {
+        let (app, worker) = application_of(handler, "lock_crash", ClusterOptions::default());
+        let mut db = app.db();
+        a_holds_and_b_and_c_wait(&mut db);
+        app.kill_scheduler();
+        let mut db = app.db();
+        turns_pass(&mut db, "another");
+        assert_eq!(holders(&mut db, "name"), ["a"]);
+        // A lock that the dead scheduler was about to grant.
+        app.superuser().run("UPDATE xdb.process_lock SET judge_at = NULL");
+        let dump = app.cluster().dump(app.database(), &["-Fc"]);
+        app.cluster().restore("lock_restored", &dump);
+        let mut copy = app.cluster().connect("lock_restored", "postgres");
+        copy.run("SELECT xdb.stop_process('a'); UPDATE xdb.process_lock SET judge_at = NULL; SELECT xdb.adopt()");
+        let mut of_copy = app.cluster().connect("lock_restored", "app");
+        wait_for_holders(&mut of_copy, "name", &["b"]);
+        ["b", "c"].iter().for_each(|id| ends(&mut of_copy, id));
+        ["a", "b", "c"].iter().for_each(|id| ends(&mut db, id));
+        if handler == Handler::Http {
+            let mut all = called(&worker);
+            all.sort();
+            assert_eq!(all, ["a", "b", "b", "c", "c"]);
+        } else {
+            let calls = "SELECT process FROM calls ORDER BY n";
+            assert_eq!(db.all::<String>(calls), ["a", "b", "c"]);
+            assert_eq!(of_copy.all::<String>(calls), ["a", "b", "c"]);
+        }
+        all_released(&app);
+        app.done(&[]);
+    }
 }
 
 #[test]
