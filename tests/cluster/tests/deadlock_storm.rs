@@ -1,7 +1,7 @@
 //! Many sessions change the same processes and rows in any order, in transactions of several statements. They check for
-//! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, their answers start
-//! children with ids that sessions use too, parents end with their children, processes wait for locks of processes, and
-//! old processes are purged.
+//! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, with answers over
+//! HTTP and of functions, and the sessions are pull workers too. Answers start children with ids that sessions use too,
+//! parents end with their children, processes wait for locks of processes, and old processes are purged.
 //!
 //! Sessions are cancelled all the time. The engine is never cancelled, spends no attempt on deadlocks, and does
 //! everything once.
@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::options::small_or_large;
 use xdb_cluster_tests::prelude::*;
 
@@ -19,9 +20,22 @@ fn storm() -> Duration {
     Duration::from_secs(small_or_large(15, 600))
 }
 
-/// Processes that loop until they get the message to quit: plainly, under an exclusive lock, on a slow table. The last
-/// ones close repeatedly, unless there is a message.
-const LOOPING: [&str; 8] = ["plain0", "plain1", "plain2", "locked0", "locked1", "locked2", "slow0", "slow1"];
+/// Processes that loop until they get the message to quit: plainly, under an exclusive lock, on a slow table, by
+/// functions, by a pull worker. The last ones close repeatedly, unless there is a message.
+const LOOPING: [&str; 12] = [
+    "plain0",
+    "plain1",
+    "plain2",
+    "locked0",
+    "locked1",
+    "locked2",
+    "slow0",
+    "slow1",
+    "function0",
+    "function1",
+    "pulled0",
+    "pulled1",
+];
 const DRAINING: [&str; 2] = ["drain0", "drain1"];
 
 fn wait(seconds: f64) -> Answer {
@@ -45,10 +59,42 @@ fn handler(call: &Call) -> Answer {
         (Api::WaitUntil, _) => return wait(if drains { 0.05 } else { 0.2 }),
         _ if drains => close_if_empty("inbox", "Loop"),
         _ if got.contains(&json!("quit")) => force_complete(json!(null)),
-        _ if call.process_id().starts_with("plain") => next("Loop", json!(null)).starting(child(call)),
+        _ if ["plain", "pulled"].iter().any(|kind| call.process_id().starts_with(kind)) => {
+            next("Loop", json!(null)).starting(child(call))
+        }
         _ => next("Loop", json!(null)),
     };
     if got.is_empty() { answer } else { answer.globals(json!({"got": got})) }
+}
+
+/// The functions that answer as the handler does.
+fn functions() -> String {
+    format!(
+        "CREATE FUNCTION public.loop_wait(request jsonb) RETURNS jsonb LANGUAGE sql RETURN {wait};
+         CREATE FUNCTION public.loop_execute(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+         DECLARE
+             got CONSTANT jsonb := coalesce((SELECT jsonb_agg(m -> 'payload')
+                 FROM jsonb_path_query(request, '$.commandResults.*[*].messages[*]') AS m), '[]');
+             number CONSTANT int := split_part(request #>> '{{context,stateExecutionId}}', '-', 2);
+             answer jsonb := {quit};
+         BEGIN
+             IF NOT got @> '[\"quit\"]' THEN
+                 answer := {next} || jsonb_build_object('startProcesses', jsonb_build_array({kids} -> number % 3));
+             END IF;
+             IF got <> '[]' THEN
+                 answer := answer || jsonb_build_object('writeToGlobalAttributes', jsonb_build_object('got', got));
+             END IF;
+             RETURN answer;
+         END $$;
+         CREATE FUNCTION public.poke(request jsonb) RETURNS jsonb LANGUAGE sql RETURN jsonb_build_object(
+             'publishToLocalQueue', jsonb_build_array(jsonb_build_object('queueName', 'inbox', 'payload', request -> 'input')),
+             'writeToGlobalAttributes', jsonb_build_object(
+                 'rpcs', coalesce((request #>> '{{loadedGlobalAttributes,rpcs}}')::int, 0) + 1));",
+        wait = jsonb(&wait(0.2).json()),
+        quit = jsonb(&force_complete(json!(null)).json()),
+        next = jsonb(&next("Loop", json!(null)).json()),
+        kids = jsonb(&json!([kid(0), kid(1), kid(2)])),
+    )
 }
 
 /// Every received message is recorded as an effect. In the engine, a trigger also writes a shared row, and publishes to
@@ -98,6 +144,17 @@ fn application() -> (App, Worker, Arc<Mutex<Vec<String>>>) {
     ] {
         app.register(name, &looping(config, table));
     }
+    app.db().run(&functions());
+    app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+    // Pull workers answer no RPCs.
+    let poked = |config: Value| {
+        let definition = Definition::starting_with("Loop").waiting_step_with("Loop", config);
+        definition.maps("public.work", "id", &["rpcs", "got"]).rpc("poke", json!({"function": "public.poke"}))
+    };
+    app.register_with("pull", "pulled", &poked(json!({})));
+    let function = poked(json!({"waitUntilFunction": "public.loop_wait", "executeFunction": "public.loop_execute"}));
+    let register = format!("SELECT xdb.register_process_type('function', NULL, {})", jsonb(function.json()));
+    app.superuser().run(&register);
     app.register("short", &Definition::starting_with("Short").waiting_step("Short"));
     app.register("kid", &Definition::starting_with("Kid").waiting_step("Kid"));
     app.register("family", &Definition::starting_with("Family").step("Family").waiting_step("Kid"));
@@ -240,6 +297,19 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     }
 }
 
+/// Completes the calls that are due at the pull worker. A session that is cancelled in a deadlock completes its call
+/// again.
+fn pull(db: &mut Db, done: &mut Done) {
+    for row in db.rows("SELECT token, api, request FROM xdb.claim_calls('pull', 2)") {
+        let token = literal(row["token"].as_str().unwrap_or_default());
+        let complete = format!("SELECT xdb.complete_call({token}, {})", jsonb(&handler(&Call::claimed(&row)).json()));
+        while let Err(error) = db.try_run(&complete) {
+            assert_eq!(error.code, "40P01", "{error:?}");
+            *done.errors.entry(error.code).or_default() += 1;
+        }
+    }
+}
+
 /// The errors that a transaction of the storm may get, besides a deadlock.
 const MET: [&str; 6] = [
     codes::NOT_RUNNING,
@@ -274,6 +344,7 @@ fn session(app: &App, number: usize) -> Done {
                 db.run("ROLLBACK");
             }
         }
+        pull(&mut db, &mut done);
         let draining = DRAINING[number % DRAINING.len()];
         if transactions % 3 == 0
             && let Err(error) = start(&mut db, draining)
@@ -294,10 +365,14 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
         let done = session(&app, number);
         all.lock().unwrap().absorb(done);
     });
-    let done = all.into_inner().unwrap();
+    let mut done = all.into_inner().unwrap();
     app.cluster().set("xdb.retention", "7d");
     let mut db = app.db();
     LOOPING.iter().for_each(|id| db.publish(id, "inbox", json!("quit")));
+    wait_until("the processes of the pull worker have ended", 60, || {
+        pull(&mut db, &mut done);
+        views::with_status(&mut db, "pulled%", "RUNNING") == 0
+    });
     LOOPING.iter().for_each(|id| drop(db.completes(id)));
     let mut superuser = app.superuser();
     for ids in ["family%", "kid%", "locker%"] {

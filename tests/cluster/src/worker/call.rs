@@ -45,6 +45,14 @@ impl Call {
         Ok(Call { api, path, headers, body, raw, at: Instant::now() })
     }
 
+    /// A call that a pull worker has claimed: a row of `xdb.claim_calls()`.
+    pub fn claimed(row: &Value) -> Call {
+        let api = if row["api"] == "WAIT_UNTIL_API" { Api::WaitUntil } else { Api::Execute };
+        let body = row["request"].clone();
+        let raw = body.to_string();
+        Call { api, path: String::new(), headers: HashMap::new(), body, raw, at: Instant::now() }
+    }
+
     fn text(&self, field: &str) -> &str {
         self.body[field].as_str().unwrap_or_default()
     }
