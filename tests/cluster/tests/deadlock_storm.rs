@@ -100,7 +100,8 @@ fn functions() -> String {
 /// Every received message is recorded as an effect. In the engine, a trigger also writes a shared row, and publishes to
 /// another process.
 fn application() -> (App, Worker, Arc<Mutex<Vec<String>>>) {
-    let options = ClusterOptions::default().set("deadlock_timeout", "1ms");
+    // No process reads the messages of `noise`, and the large form publishes many.
+    let options = ClusterOptions::default().set("deadlock_timeout", "1ms").set("xdb.max_queue_messages", "10000000");
     let app = App::alone("deadlock_storm", options);
     app.db().run(
         "CREATE TABLE parents (id text PRIMARY KEY, touched int NOT NULL DEFAULT 0);
