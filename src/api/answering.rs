@@ -12,6 +12,7 @@
 
 use super::Caller;
 use super::children::{lock_parent, lock_parents_of};
+use crate::calls::Loads;
 use crate::error;
 use crate::pg::catch::{PgError, Result};
 use crate::pg::process::{has_transaction_snapshot, random};
@@ -23,7 +24,7 @@ use crate::store::loaded::Loaded;
 use crate::store::registry::Registry;
 use crate::store::{deciding, inbox, queue, save, state};
 use pgrx::pg_sys;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use xdb_calls::{CloseLock, Driver, Used, Written};
 use xdb_engine::*;
@@ -68,8 +69,8 @@ pub(super) fn executions(spi: &Spi, registry: &mut Registry, ids: &[ExecutionId]
 /// How a session uses the application's tables for an answer. A pull worker uses them as the process's owner, the
 /// caller of an RPC as itself.
 pub(super) trait TablesInSession {
-    /// Whether the values that were loaded under locks are still the same.
-    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool>;
+    /// What the call loads under locks, the global attributes as they are now, and the fingerprint from the call.
+    fn reads(&mut self, loaded: &Loaded) -> Result<(Loads, String, Option<u64>)>;
 
     /// Writes attributes, then calls functions.
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()>;
@@ -167,8 +168,15 @@ impl<T: TablesInSession> Driver for Answering<'_, T> {
     }
 
     fn is_unchanged(&mut self) -> Result<Used<bool, Infallible>> {
-        let Self { id, ref loaded, ref mut tables, .. } = *self;
-        loaded.get(&id).map_or(Ok(false), |entry| tables.is_unchanged(entry)).map(Used::Done)
+        let Self { caller, id, ref loaded, ref mut tables, .. } = *self;
+        let Some(entry) = loaded.get(&id) else { return Ok(Used::Done(false)) };
+        let (loads, global, before) = tables.reads(entry)?;
+        let versions = match loads.local.locks() {
+            true => caller.on_system_tables(|spi, _| attribute::versions(spi, &[id]))?,
+            false => HashMap::new(),
+        };
+        let now = loads.fingerprint(&global, versions.get(&id).into_iter().flatten());
+        Ok(Used::Done(now == before))
     }
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), Infallible>> {

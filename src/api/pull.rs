@@ -24,18 +24,16 @@ use crate::pg::spi::Spi;
 use crate::pg::wake::{self, NewCall, waiter::Registration};
 use crate::store::app_functions::FunctionCalls;
 use crate::store::app_tables::Tables;
-use crate::store::attribute;
 use crate::store::children::Starts;
 use crate::store::execution::Lock;
 use crate::store::loaded::Loaded;
-use crate::store::locks;
 use crate::store::pull::{self, Holder, Leased, OfToken, PullRole};
 use crate::store::registry::{Registry, WorkerId};
 use crate::{clock, error, guc};
 use std::time::Instant;
 use xdb_calls::{Outcome, Written, decode_answer};
 use xdb_engine::*;
-use xdb_protocol::{decode_failure, invalid_answer, token_fingerprint};
+use xdb_protocol::{decode_failure, invalid_answer};
 
 /// The longest `wait` argument.
 pub(super) const LONGEST_WAIT: Duration = Duration(3_600_000_000);
@@ -334,25 +332,18 @@ impl WorkersTables {
 }
 
 impl TablesInSession for WorkersTables {
-    /// Loads under locks what the call would load now, and compares the fingerprints.
-    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
-        let (meta, (id, seq)) = (&loaded.meta, self.call.key);
-        let state = loaded.execution.states.get(&seq).ok_or_else(error::call_is_lost)?;
-        let config = meta.options_of(state);
-        let loads = Loads::of(&config, self.call.api);
-        if !loads.locks() {
-            return Ok(self.fingerprint.is_none());
-        }
-        let Loads { global, local } = loads;
-        let mut values = String::new();
+    /// Loads under locks what the call would load now.
+    fn reads(&mut self, loaded: &Loaded) -> Result<(Loads, String, Option<u64>)> {
+        let meta = &loaded.meta;
+        let state = loaded.execution.states.get(&self.call.key.1).ok_or_else(error::call_is_lost)?;
+        let loads = Loads::of(&meta.options_of(state), self.call.api);
+        let (global, mut values) = (&loads.global, String::new());
         if global.locks() {
             let of_owner = Caller { role: meta.owner };
             of_owner.look_up(&mut self.tables, &meta.mapping, TableUse::Select, |name| global.wants(name))?;
-            values = self.owners(loaded)?.write(|spi| self.tables.load(spi, meta, &global, global.lock_type))?;
+            values = self.owners(loaded)?.write(|spi| self.tables.load(spi, meta, global, global.lock_type))?;
         }
-        let keys = self.caller.on_system_tables(|spi, _| attribute::versions(spi, &[id]))?;
-        let keys = locks::versions_of(&local, keys.get(&id).into_iter().flatten());
-        Ok(self.fingerprint == Some(token_fingerprint(&values, &keys)))
+        Ok((loads, values, self.fingerprint))
     }
 
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {

@@ -30,7 +30,7 @@ use crate::store::loaded::{self, Loaded};
 use crate::store::parked::{self, OfPausedTypes};
 use crate::store::pull::{self as store, Begun, DueCall, Leased, LineShare, Shares, Sight, Wanted};
 use crate::store::registry::{Registry, WorkerId};
-use crate::store::{StateKey, deciding, executions_of, locks, state};
+use crate::store::{StateKey, deciding, executions_of, state};
 use crate::turn::{refused, why_unfit};
 use crate::{clock, error, guc};
 use pgrx::pg_sys;
@@ -40,7 +40,6 @@ use std::convert::Infallible;
 use std::time::{self, Instant};
 use xdb_calls::{CloseLock, Driver, Outcome, Used};
 use xdb_engine::*;
-use xdb_protocol::token_fingerprint;
 use xdb_sched::bytes::ByteBudget;
 use xdb_sched::lines::Level;
 
@@ -400,11 +399,7 @@ impl Poll {
             Err(error) if error.passes(false).is_some() => return Ok(None),
             Err(error) => return Ok(Some(Err(refused(&error)))),
         };
-        let fingerprint = loads.locks().then(|| {
-            let locked = if loads.global.locks() { global.as_str() } else { "" };
-            let versions = local.iter().map(|(name, entry)| (name, &entry.version));
-            token_fingerprint(locked, &locks::versions_of(&loads.local, versions))
-        });
+        let fingerprint = loads.fingerprint(&global, local.iter().map(|(name, entry)| (name, &entry.version)));
         let lease = self.lease.unwrap_or_else(|| call.config.timeout(call.api));
         let (attempt, values) = (call.begun().record(0).as_attempt(), local.iter().map(|(name, of)| (name, &of.value)));
         match calls::request(call.loaded, call.state, attempt, (&loads, lease), (global, values))? {

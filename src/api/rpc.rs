@@ -23,7 +23,7 @@ use crate::store::children::Starts;
 use crate::store::execution::{self, Lock};
 use crate::store::loaded::{Loaded, Meta};
 use crate::store::registry::{NO_WORKER, ProcessType, Registry};
-use crate::store::{counted, locks, process};
+use crate::store::{counted, process};
 use crate::transport::CallOutcome;
 use crate::{clock, error, guc, pg};
 use sha2::{Digest, Sha256};
@@ -81,8 +81,8 @@ pub fn invoke_rpc(args: &Args) -> Result<Value> {
     crash::point("rpc-answer");
     let warnings = answer.effects.warnings.clone();
     let output = answer.output.as_ref().map(|output| output.as_str().to_owned());
-    let versions = locks::versions_of(loading_local, local.iter().map(|(name, entry)| (name, &entry.version)));
-    let read = KnownLocals { size, locked: loading_local.locks().then(|| (loading_local.clone(), versions)) };
+    let fingerprint = loads.fingerprint("", local.iter().map(|(name, entry)| (name, &entry.version)));
+    let read = KnownLocals { size, loads, fingerprint };
     apply(caller, &invocation, id, answer, &context, &mut tables, read)?;
     // An answer that changes nothing has no event for its warnings. So the caller gets all warnings as NOTICEs.
     warnings.iter().for_each(|warning| pgrx::notice!("xdb: answer to RPC \"{rpc_name}\": {warning}"));
@@ -163,11 +163,9 @@ fn lock_process(caller: Caller, locking: &Locking<'_>, process_id: &str) -> Resu
 /// What was known of the local attributes before the call.
 struct KnownLocals {
     size: Size,
-    /// The attributes that were loaded under locks, with their versions.
-    locked: Option<(Loading, Versions)>,
+    loads: Loads,
+    fingerprint: Option<u64>,
 }
-
-type Versions = BTreeMap<String, String>;
 
 /// All local attributes of an execution, if the RPC loads any.
 fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<(Size, BTreeMap<String, Versioned>)> {
@@ -180,12 +178,6 @@ fn local_attributes(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Resul
         // A single execution is never left out.
         LoadedLocals::LeftOut => Err(PgError::internal("local attributes were left out")),
     }
-}
-
-/// The present versions of the values that an RPC has loaded under locks.
-fn versions_now(spi: &spi::Spi, id: ExecutionId, loading: &Loading) -> Result<Versions> {
-    let versions = attribute::versions(spi, &[id])?.remove(&id).unwrap_or_default();
-    Ok(locks::versions_of(loading, versions.iter()))
 }
 
 /// The caller's request.
@@ -369,10 +361,8 @@ struct CallersTables<'a> {
 
 impl TablesInSession for CallersTables<'_> {
     /// Only local attributes are compared: rows of tables have been locked since they were loaded.
-    fn is_unchanged(&mut self, loaded: &Loaded) -> Result<bool> {
-        let Some((loading, versions)) = &self.read.locked else { return Ok(true) };
-        let now = self.caller.on_system_tables(|spi, _| versions_now(spi, loaded.before.id, loading))?;
-        Ok(now == *versions)
+    fn reads(&mut self, _: &Loaded) -> Result<(Loads, String, Option<u64>)> {
+        Ok((self.read.loads.clone(), String::new(), self.read.fingerprint))
     }
 
     fn write(&mut self, loaded: &Loaded, written: &Written<'_>) -> Result<()> {

@@ -4,7 +4,6 @@
 use crate::store::StateKey;
 use crate::store::attribute::Size;
 use crate::store::registry::{NO_WORKER, WorkerId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use xdb_calls::{Attempt, Loads};
 use xdb_engine::{Api, Timestamp};
@@ -70,8 +69,6 @@ impl CallRecord {
 pub struct ReadSet {
     /// Which attributes were read, and under which locks.
     pub loads: Loads,
-    /// The hash of the global attributes.
-    pub values: u128,
-    /// The versions of the local attributes, by name.
-    pub keys: BTreeMap<String, String>,
+    /// See [`Loads::fingerprint`].
+    pub fingerprint: Option<u64>,
 }

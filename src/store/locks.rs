@@ -1,5 +1,4 @@
-//! Locks on attributes: what a call wants to lock, and the versions of local attributes that decide whether its answer
-//! is applied.
+//! Locks on attributes: what a call wants to lock.
 //!
 //! Limitations: the locks themselves are in the memory of the scheduler (`xdb_sched::wanted_locks`), not in the tables.
 
@@ -13,7 +12,6 @@ use crate::pg::types::{NO_MODIFIER, Type};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 use xdb_calls::Loads;
-pub use xdb_calls::versions_of;
 use xdb_engine::*;
 pub use xdb_sched::wanted_locks::WantedLocks;
 

@@ -5,12 +5,12 @@
 
 mod functions;
 
-use super::app_tables::{self, AppTables};
+use super::app_tables::{AppTables, TableOutcome};
 use super::global_queues::Free;
 use super::item::{Item, ItemOutcome};
 use super::load::{Batch, LocalVersions, TakenIn, take_in};
 use super::types::Turn;
-use crate::calls::{self, Answered, CallRecord, Loads, ReadSet};
+use crate::calls::{self, Answered, CallRecord, ReadSet};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::process::random;
@@ -21,7 +21,7 @@ use crate::store::children::{Starts, parents_about_to_close};
 use crate::store::global_waiter::Gathered;
 use crate::store::loaded::Loaded;
 use crate::store::timer::{DueTimer, OF_PARENT, OF_PAUSE};
-use crate::store::{StateKey, attribute, counted, deciding, execution, locks, state};
+use crate::store::{StateKey, attribute, counted, deciding, execution, state};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xdb_calls::{CloseLock, Driver, Outcome, Used, Written};
 use xdb_engine::*;
@@ -475,7 +475,7 @@ impl Deciding<'_, '_, '_, '_> {
         self.executions().get(&self.id).and_then(|loaded| self.decider.app.kept_from(&loaded.meta))
     }
 
-    fn used<T>(&self, used: app_tables::TableOutcome<T>) -> Used<T, ItemOutcome> {
+    fn used<T>(&self, used: TableOutcome<T>) -> Used<T, ItemOutcome> {
         match Used::from(used) {
             Used::Later(ItemOutcome::TableBusy(_)) if self.item.is_some() && self.kept_from().is_some() => {
                 Used::Later(ItemOutcome::GivenAway)
@@ -523,29 +523,26 @@ impl Driver for Deciding<'_, '_, '_, '_> {
     /// rows stay locked until the transaction ends.
     fn is_unchanged(&mut self) -> Result<Used<bool, ItemOutcome>> {
         let reads = self.record.and_then(|record| record.reads.as_deref());
-        let Some(ReadSet { loads: Loads { global, local }, values, keys }) = reads else { return Ok(Used::Done(true)) };
-        let Some(loaded) = self.executions().get(&self.id) else { return Ok(Used::Done(true)) };
-        if local.locks() {
-            let now = locks::versions_of(local, self.decider.local.get(&self.id).into_iter().flatten());
-            if now != *keys || loaded.events.iter().any(|(event, _)| writes(event, local)) {
-                return Ok(Used::Done(false));
-            }
-        }
-        if !global.locks() {
-            return Ok(Used::Done(true));
-        }
-        if let Some(relation) = self.kept_from() {
-            return Ok(self.used(app_tables::TableOutcome::Busy(relation)));
-        }
-        let Decider { app, decided, .. } = &mut *self.decider;
+        let Some(ReadSet { loads, fingerprint }) = reads else { return Ok(Used::Done(true)) };
+        let kept_from = self.kept_from().filter(|_| loads.global.locks());
+        let Decider { app, decided, local, .. } = &mut *self.decider;
         let Some(loaded) = decided.executions.get(&self.id) else { return Ok(Used::Done(true)) };
-        let now = app.load(&loaded.meta, global, global.lock_type)?;
-        Ok(self.used(now.map(|object| fnv1a_128(object.bytes()) == *values)))
+        if loads.local.locks() && loaded.events.iter().any(|(event, _)| writes(event, &loads.local)) {
+            return Ok(Used::Done(false));
+        }
+        let global = match kept_from {
+            Some(relation) => TableOutcome::Busy(relation),
+            None if loads.global.locks() => app.load(&loaded.meta, &loads.global, loads.global.lock_type)?,
+            None => TableOutcome::Done(String::new()),
+        };
+        let versions = local.get(&self.id).into_iter().flatten();
+        let is_same = global.map(|global| loads.fingerprint(&global, versions) == *fingerprint);
+        Ok(self.used(is_same))
     }
 
     fn write_tables(&mut self, written: &Written<'_>) -> Result<Used<(), ItemOutcome>> {
         if let Some(relation) = self.kept_from() {
-            return Ok(self.used(app_tables::TableOutcome::Busy(relation)));
+            return Ok(self.used(TableOutcome::Busy(relation)));
         }
         let Decider { app, decided, .. } = &mut *self.decider;
         let (Some(loaded), Some(record)) = (decided.executions.get(&self.id), self.record) else {
@@ -557,7 +554,7 @@ impl Driver for Deciding<'_, '_, '_, '_> {
                 let starts = written.children.as_ref().map(|children| Starts::of(loaded, children));
                 app.write(&loaded.meta, written.attributes, &calls.after(starts))?
             }
-            Err(error) => app_tables::TableOutcome::Refused(error),
+            Err(error) => TableOutcome::Refused(error),
         };
         Ok(self.used(used))
     }

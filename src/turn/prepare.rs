@@ -17,7 +17,7 @@ use crate::pg::shmem::held_up::{self, LockOn};
 use crate::store::attribute::{self, LoadedLocals, LocalAttributes, Size, Versioned};
 use crate::store::loaded::Loaded;
 use crate::store::registry::{NO_WORKER, ProcessType};
-use crate::store::{StateKey, claim, locks};
+use crate::store::{StateKey, claim};
 use crate::transport::Request;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,8 +224,8 @@ impl Preparing<'_, '_> {
             Err(failure) => return Ok(Preparation::failed(*failure)),
         };
         if loads.locks() {
-            let (values, keys) = (fnv1a_128(request.attributes.global.bytes()), local.versions(&loads.local));
-            record.reads = Some(Arc::new(ReadSet { loads, values, keys }));
+            let fingerprint = loads.fingerprint(&request.attributes.global, local.versions());
+            record.reads = Some(Arc::new(ReadSet { loads, fingerprint }));
         }
         if !self.has_room(record.line(), request.bytes) {
             return Ok(Preparation::Release);
@@ -280,8 +280,8 @@ impl Local<'_> {
         self.plain.into_iter().flatten().chain(locked)
     }
 
-    /// The versions of the attributes that a call locks.
-    fn versions(&self, wanted: &Loading) -> BTreeMap<String, String> {
-        locks::versions_of(wanted, self.locked.into_iter().flatten().map(|(name, entry)| (name, &entry.version)))
+    /// The versions of attributes that a call locks.
+    fn versions(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.locked.into_iter().flatten().map(|(name, entry)| (name, &entry.version))
     }
 }

@@ -21,4 +21,4 @@ pub use eligible::{
     Asker, CallOf, Facts, Maker, Marked, NotCalled, Paused, Reason, TypeFacts, TypeWorker, Unfit, Verdict, eligible,
     not_called,
 };
-pub use request::{Attributes, CallOrigin, CallRequest, Loads, OutgoingCall, too_large, versions_of};
+pub use request::{Attributes, CallOrigin, CallRequest, Loads, OutgoingCall, too_large};

@@ -3,7 +3,6 @@
 //! Limitations: headers and signatures are added by the caller.
 
 use crate::Attempt;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use xdb_engine::*;
 use xdb_protocol::refusal::{self, Refusal};
@@ -42,15 +41,22 @@ impl Loads {
         let local = object(local.filter(|(name, _)| self.local.wants(name)));
         Attributes { global, local, are_locked: self.locks() }
     }
-}
 
-/// The versions of the local attributes that a call locks. With the policy ALL, a new attribute changes the result too.
-pub fn versions_of<'a>(
-    loading: &Loading,
-    versions: impl Iterator<Item = (&'a String, &'a String)>,
-) -> BTreeMap<String, String> {
-    let covered = versions.filter(|(name, _)| loading.locks() && loading.wants(name));
-    covered.map(|(name, version)| (name.clone(), version.clone())).collect()
+    /// The fingerprint of what a call has loaded under locks. If it has changed, the answer is not applied. With the
+    /// policy ALL, a new attribute changes it too. None: nothing is locked.
+    ///
+    /// `global` is a JSON object; `versions` are those of all local attributes, by name. What is not locked does not
+    /// count.
+    pub fn fingerprint<'v>(
+        &self,
+        global: &str,
+        versions: impl Iterator<Item = (&'v String, &'v String)>,
+    ) -> Option<u64> {
+        let global = if self.global.locks() { global } else { "" };
+        let covered = versions.filter(|(name, _)| self.local.locks() && self.local.wants(name));
+        let versions = covered.map(|(name, version)| (name.clone(), version.clone())).collect();
+        self.locks().then(|| token_fingerprint(global, &versions))
+    }
 }
 
 /// The attributes that a call gets.

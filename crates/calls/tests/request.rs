@@ -133,13 +133,21 @@ fn a_request_that_is_too_large_is_refused() {
 
 /// With the policy ALL, a new attribute is a change. Without a lock nothing is a change.
 #[test]
-fn a_call_has_the_versions_of_locked_attributes() {
-    let versions = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
-    let names = |policy, lock_type| {
-        let versions = versions.iter().map(|(name, version)| (name, version));
-        versions_of(&loading(policy, lock_type), versions).into_keys().collect::<Vec<_>>()
+fn what_a_call_locks_has_a_fingerprint() {
+    let names = ["a", "b"].map(str::to_owned);
+    let fingerprint = |global, local, value, versions: &[&str]| {
+        let versions: Vec<_> = versions.iter().map(|version| (*version).to_owned()).collect();
+        Loads { global, local }.fingerprint(value, names.iter().zip(&versions))
     };
-    assert_eq!(names(LoadPolicy::All, LockType::Share), ["a", "b"]);
-    assert_eq!(names(LoadPolicy::Partial, LockType::Exclusive), ["a"]);
-    assert!(names(LoadPolicy::All, LockType::NoLocking).is_empty());
+    let changes = |global: &Loading, local: &Loading| {
+        let of = |value, versions: &[&str]| fingerprint(global.clone(), local.clone(), value, versions);
+        let before = of("{}", &["1"]);
+        [of("{\"a\":1}", &["1"]), of("{}", &["2"]), of("{}", &["1", "2"])].map(|now| now != before)
+    };
+    let unlocked = loading(LoadPolicy::All, LockType::NoLocking);
+    let (all, some) = (loading(LoadPolicy::All, LockType::Share), loading(LoadPolicy::Partial, LockType::Exclusive));
+    assert_eq!(changes(&unlocked, &all), [false, true, true]);
+    assert_eq!(changes(&unlocked, &some), [false, true, false]);
+    assert_eq!(changes(&all, &unlocked), [true, false, false]);
+    assert_eq!(fingerprint(unlocked.clone(), unlocked, "{}", &["1"]), None);
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, from_str, json};
 use std::collections::BTreeMap;
 use xdb_calls::*;
 use xdb_engine::*;
+use xdb_protocol::arguments;
 use xdb_protocol::refusal::{self, Refusal};
-use xdb_protocol::{arguments, token_fingerprint};
 use xdb_sched::wanted_locks::WantedLocks;
 
 /// The default timeout of an RPC, as in `xdb.rpc_timeout`.
@@ -28,7 +28,7 @@ pub(crate) struct OpenCall {
     /// The locks that the call holds until it is answered.
     locks: WantedLocks,
     /// The fingerprint of the values that the call has loaded under locks.
-    pub fingerprint: u64,
+    pub fingerprint: Option<u64>,
 }
 
 /// What is called.
@@ -137,13 +137,11 @@ impl Simulator {
         !self.open.values().any(|open| open.locks.conflict(&locks))
     }
 
-    /// The fingerprint of the values that a call locks, as in the token of a pull worker. If it has changed, the answer
-    /// is not applied. Callers can write these values during the call, because the simulator's locks hold back only
-    /// calls.
-    pub(crate) fn fingerprint(&self, id: ExecutionId, loads: &Loads) -> u64 {
+    /// The fingerprint of the values that a call locks. Callers can write these values during the call, because the
+    /// simulator's locks hold back only calls.
+    pub(crate) fn fingerprint(&self, id: ExecutionId, loads: &Loads) -> Option<u64> {
         let run = self.run(id);
-        let global = loads.global.locks().then(|| self.tables.load(run, &loads.global));
-        token_fingerprint(&global.unwrap_or_default(), &versions_of(&loads.local, run.local_versions.iter()))
+        loads.fingerprint(&self.tables.load(run, &loads.global), run.local_versions.iter())
     }
 
     /// Makes the due call of a state. None: the call has to wait, or its attempt has failed without a request.

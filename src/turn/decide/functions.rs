@@ -16,7 +16,7 @@ use super::super::app_tables::raised;
 use super::super::owners::why_unfit;
 use super::super::role::function_runners;
 use super::*;
-use crate::calls::{Maker, Verdict, of_function};
+use crate::calls::{Loads, Maker, Verdict, of_function};
 use crate::pg::identity::clean_session;
 use crate::pg::process;
 use crate::pg::shmem::{Slot, counters};
