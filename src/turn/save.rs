@@ -40,8 +40,6 @@ pub struct Saved {
     pub earliest: Option<Timestamp>,
     /// The earliest due time of each owner's timers that were written.
     pub timers: BTreeMap<Owner, Timestamp>,
-    /// Due timers that were left for the next turn.
-    pub timers_left: Vec<(Owner, Timestamp)>,
     /// The first message that was left in the inbox, because there were too many. None: no message was left.
     pub messages_left: Option<i64>,
     /// Something was left that only a scan from the head may find: an item that waits for the next turn, or a call in
@@ -101,12 +99,6 @@ pub fn save(
     next.now_if(left, Why::Answers);
     next.now_if(resumed, Why::Calls);
     next.now_if(taken_in.left_from.is_some(), Why::Messages);
-    let next_turn = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == ItemOutcome::NextTurn);
-    let timer = |(item, _): (&Item, _)| match item {
-        Item::Timer(timer) => Some((timer.owner.to_u32(), timer.fire_at)),
-        _ => None,
-    };
-    let timers_left = next_turn.filter_map(timer).collect();
     Ok(Saved {
         outcomes,
         executions,
@@ -114,7 +106,6 @@ pub fn save(
         not_done,
         earliest,
         timers,
-        timers_left,
         messages_left: taken_in.left_from,
         released,
         wrote,

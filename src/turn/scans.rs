@@ -170,13 +170,13 @@ impl Scans {
         self.quiet_until.is_some()
     }
 
-    /// A turn has committed. If its scans have left nothing (`left` is Some(false)), and nothing waits in memory, no
-    /// scan is made for a while. None: the turn made no statement about that. `next`: when the next turn is due.
-    pub fn rest(&mut self, left: Option<bool>, next: Next) {
+    /// A turn has committed. If its scans have left nothing, no scan is made for a while. None: they were not made, or
+    /// have left nothing while something waits in memory. `next`: when the next turn is due.
+    pub fn rest(&mut self, nothing_left: Option<bool>, next: Next) {
         let now = Instant::now();
-        if next.is_now() || left == Some(true) {
+        if next.is_now() || nothing_left == Some(false) {
             self.quiet_until = None;
-        } else if left == Some(false) {
+        } else if nothing_left == Some(true) {
             self.quiet_until = Some(now + QUIET_FOR);
         }
         self.quiet_until = self.quiet_until.map(|until| until.min(now + next.wait()));

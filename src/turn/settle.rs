@@ -43,8 +43,6 @@ pub struct TurnOutcome {
     saved: Saved,
     /// With the ends of all scans.
     prepared: Prepared,
-    /// The scans have found everything that was due.
-    nothing_left: bool,
     /// When the next call is due.
     due: Next,
     /// The time up to which timers were scanned for.
@@ -64,15 +62,11 @@ impl TurnOutcome {
         mut prepared: Prepared,
     ) -> Result<Self> {
         let turn = &started.turn;
-        for (owner, at) in &saved.timers_left {
-            prepared.ends.timers.entry(*owner).and_modify(|end| end.left(*at));
-        }
         if let Some(left) = saved.messages_left {
             prepared.ends.messages.values_mut().for_each(|end| end.left(left));
         }
         prepared.ends.left_out |= saved.left_out;
-        let drained = prepared.drained.as_ref();
-        let idle = work.nothing_due && drained.is_none();
+        let idle = work.nothing_due && prepared.drained.is_none();
         let due = match turn.paused {
             true => Next::default(),
             false if idle => seen.due.min(Next::due(saved.earliest, Why::Calls)),
@@ -94,10 +88,8 @@ impl TurnOutcome {
         let functions = if waiting.functions > 0 { waiting.functions + busy } else { 0 };
         let for_runners = runners_for(waiting.workers, functions, turn.has_slow_steps, most);
         let due = due.min(Next::due(waiting.next, Why::Calls));
-        let all_drained = drained.is_some_and(|drained| drained.len() == lines.len());
-        let nothing_left = all_drained && saved.not_done.is_empty() && prepared.requests.released.is_empty();
         let began = turn.began;
-        Ok(Self { work, saved, prepared, nothing_left, due, began, for_runners })
+        Ok(Self { work, saved, prepared, due, began, for_runners })
     }
 }
 
@@ -110,9 +102,14 @@ impl Memory {
         outcome: TurnOutcome,
         submit: &mut Submit<'_>,
     ) -> Next {
-        let TurnOutcome { work, saved, prepared, nothing_left, due, began, for_runners } = outcome;
+        let TurnOutcome { work, saved, mut prepared, due, began, for_runners } = outcome;
         self.note_useless(&work.over, &saved);
         self.seen.for_runners = for_runners;
+        for (item, outcome) in items.iter().zip(&saved.outcomes) {
+            if let (Item::Timer(timer), ItemOutcome::NextTurn) = (item, outcome) {
+                prepared.ends.timers.entry(timer.owner.to_u32()).and_modify(|end| end.left(timer.fire_at));
+            }
+        }
         self.scans.settle(prepared.ends, saved.timers, self.seen.began_at);
         // The clock may have been set back meanwhile.
         let now = began.min(clock::now());
@@ -121,10 +118,8 @@ impl Memory {
         let next_timer = self.scans.timers.owners.next(scanned_up_to).filter(|_| !self.seen.paused);
         let pause_ends = self.scans.pauses.next_end.flatten().filter(|at| *at > now && !self.seen.paused);
         self.seen.due = due.min(Next::due(next_timer, Why::Timers)).min(Next::due(pause_ends, Why::Pauses));
-        let scanned = prepared.drained.is_some();
-        if let Some(drained) = prepared.drained {
-            self.calls.lines.drained(&drained);
-        }
+        let all_taken = saved.not_done.is_empty() && prepared.requests.released.is_empty();
+        let nothing_left = prepared.drained.map(|drained| self.calls.lines.drained(&drained) && all_taken);
         work.yielded.iter().for_each(|key| {
             self.backlog.yielding.remove(key);
         });
@@ -155,8 +150,7 @@ impl Memory {
         self.locks.mark(session);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         let next = next.min(self.next());
-        let left = if nothing_left { nothing_waits.then_some(false) } else { scanned.then_some(true) };
-        self.scans.rest(left, next);
+        self.scans.rest(nothing_left.filter(|nothing_left| nothing_waits || !nothing_left), next);
         next
     }
 

@@ -51,14 +51,6 @@ impl Lines {
         self.known.contains_key(level)
     }
 
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-
     /// All lines, each with whether a due call may wait in it.
     pub fn iter(&self) -> impl Iterator<Item = (Line, bool)> {
         let mut lines = BTreeMap::<_, bool>::new();
@@ -87,10 +79,12 @@ impl Lines {
             .map(|(_, above)| above)
     }
 
-    /// A scan has found all due calls of these levels. Nothing is known of the other levels.
-    pub fn drained(&mut self, drained: &BTreeSet<Level>) {
+    /// A scan has found all due calls of these levels. Nothing is known of the other levels. Returns whether there are
+    /// no others.
+    pub fn drained(&mut self, drained: &BTreeSet<Level>) -> bool {
         self.is_scanned = true;
         self.known.iter_mut().for_each(|(level, known)| known.is_drained = drained.contains(level));
+        self.known.values().all(|known| known.is_drained)
     }
 
     /// The lines of a worker in which a due call may wait, once for each level.
