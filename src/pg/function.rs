@@ -5,7 +5,7 @@
 
 use super::catch::{PgError, Result, catch, edge, sqlstate, throw};
 use super::param::{FromColumn, SqlValue, from_postgres, other_type};
-use super::raw::{jsonb_in, tuplestore_putvalues};
+use super::raw::jsonb_in;
 use super::{json, memory, snapshot};
 use pgrx::datum::{Range, RangeBound};
 use pgrx::{Array, FromDatum, pg_sys};
@@ -27,6 +27,12 @@ mod raw {
             element: pg_sys::Datum,
             modifier: pg_sys::Datum,
         ) -> pg_sys::Datum;
+        pub fn tuplestore_putvalues(
+            store: *mut pg_sys::Tuplestorestate,
+            description: pg_sys::TupleDesc,
+            values: *mut pg_sys::Datum,
+            nulls: *mut bool,
+        );
     }
 }
 
@@ -306,7 +312,7 @@ unsafe fn give_set(info: pg_sys::FunctionCallInfo, rows: Vec<Vec<Value>>) -> Res
                 (values[number], nulls[number]) = value.datum()?;
             }
             let (description, values, nulls) = ((*set).expectedDesc, values.as_mut_ptr(), nulls.as_mut_ptr());
-            catch(|| tuplestore_putvalues(store, description, values, nulls))?;
+            catch(|| raw::tuplestore_putvalues(store, description, values, nulls))?;
         }
         (*set).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
         (*set).setResult = store;

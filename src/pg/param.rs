@@ -5,8 +5,25 @@ use super::memory;
 use super::raw::{self, text};
 use pgrx::pg_sys;
 use std::borrow::Cow;
+use std::ffi::{c_char, c_int};
 use std::fmt::Display;
 use xdb_engine::{Api, ExecutionId, Json, LockMode, PauseMode, ProcessStatus, StateSeq, StateStatus, Timestamp};
+
+// Declared here because `or_throw` needs the functions themselves, not pgrx's wrappers.
+unsafe extern "C-unwind" {
+    fn cstring_to_text_with_len(bytes: *const c_char, length: c_int) -> *mut pg_sys::text;
+    fn construct_md_array(
+        elements: *mut pg_sys::Datum,
+        nulls: *mut bool,
+        dimensions: c_int,
+        lengths: *mut c_int,
+        lower_bounds: *mut c_int,
+        element_type: pg_sys::Oid,
+        element_length: c_int,
+        by_value: bool,
+        align: c_char,
+    ) -> *mut pg_sys::ArrayType;
+}
 
 /// A parameter of a statement: its type and its value.
 #[derive(Clone, Copy)]
@@ -186,7 +203,7 @@ impl SqlValue for str {
     const TYPE: SqlType = TEXT;
     fn datum(&self) -> Option<pg_sys::Datum> {
         // SAFETY: copies the bytes into a new text value in the current memory context.
-        let text = unsafe { or_throw(|| raw::cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) };
+        let text = unsafe { or_throw(|| cstring_to_text_with_len(self.as_ptr().cast(), self.len() as i32)) };
         Some(pg_sys::Datum::from(text))
     }
 }
@@ -381,7 +398,7 @@ impl Elements {
         // SAFETY: this number of elements of this type, and as many flags.
         let datum = unsafe {
             or_throw(|| {
-                raw::construct_md_array(
+                construct_md_array(
                     self.datums.as_mut_ptr(),
                     self.nulls.as_mut_ptr(),
                     1,
@@ -390,7 +407,7 @@ impl Elements {
                     of.oid,
                     i32::from(of.length),
                     of.by_value,
-                    of.align as std::ffi::c_char,
+                    of.align as c_char,
                 )
             })
         };

@@ -26,24 +26,6 @@ unsafe extern "C-unwind" {
     pub fn palloc(bytes: usize) -> *mut c_void;
     /// As [`palloc`]; the memory is zero.
     pub fn palloc0(bytes: usize) -> *mut c_void;
-    pub fn cstring_to_text_with_len(bytes: *const c_char, length: c_int) -> *mut pg_sys::text;
-    pub fn construct_md_array(
-        elements: *mut pg_sys::Datum,
-        nulls: *mut bool,
-        dimensions: c_int,
-        lengths: *mut c_int,
-        lower_bounds: *mut c_int,
-        element_type: pg_sys::Oid,
-        element_length: c_int,
-        by_value: bool,
-        align: c_char,
-    ) -> *mut pg_sys::ArrayType;
-    pub fn tuplestore_putvalues(
-        store: *mut pg_sys::Tuplestorestate,
-        description: pg_sys::TupleDesc,
-        values: *mut pg_sys::Datum,
-        nulls: *mut bool,
-    );
     /// The server's own utility processing. Errors are raised directly.
     pub fn standard_ProcessUtility(
         statement: *mut pg_sys::PlannedStmt,
