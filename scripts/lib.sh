@@ -308,25 +308,30 @@ plant_patches() {
     printf '%s\n' "$directory/$1.patch"
 }
 
-# planting_ground: a copy of the tree and one of Postgres, for `planted`. `planted_config` is the pg_config of the latter.
+# copy_tree DIRECTORY: a copy of the tree, for patches.
 #
-# The copy of the tree is always at the same place, so that cargo keeps what other crates it has built. Its files are all new, or
-# cargo would take what an earlier run has planted for the file that was there before. It is a repository of its own: `git apply`
-# in a directory of another one leaves out, without a word, what is not below it.
-planting_ground() {
+# The copy is always at the same place, so that cargo keeps what other crates it has built. Its files are all new, or cargo would take
+# what an earlier run has patched for the file that was there before. It is a repository of its own: `git apply` in a directory of
+# another one leaves out, without a word, what is not below it.
+copy_tree() {
     local file
+    rm -rf "$1"
+    mkdir -p "$1"
+    git ls-files -z -co --exclude-standard | while IFS= read -r -d '' file; do
+        if [ -e "$file" ]; then printf '%s\0' "$file"; fi
+    done | tar -c --null -T - | tar -xm -C "$1"
+    git -C "$1" init -q
+}
+
+# planting_ground: a copy of the tree and one of Postgres, for `planted`. `planted_config` is the pg_config of the latter.
+planting_ground() {
     find_pg_config
     make_work_dir
     chmod a+rx "$work_dir"
     planted_config=$(copy_postgres "$work_dir/postgres" && printf '%s' "$PG_CONFIG")
     planted_target=${CARGO_TARGET_DIR:-$root/target}/plants
     planted_tree=$planted_target/tree
-    rm -rf "$planted_tree"
-    mkdir -p "$planted_tree"
-    git ls-files -z -co --exclude-standard | while IFS= read -r -d '' file; do
-        if [ -e "$file" ]; then printf '%s\0' "$file"; fi
-    done | tar -c --null -T - | tar -xm -C "$planted_tree"
-    git -C "$planted_tree" init -q
+    copy_tree "$planted_tree"
 }
 
 # planted NAME: a build with this fault, in the copy of Postgres. One that can't be built proves nothing, and ends the script.
