@@ -30,7 +30,8 @@ BEGIN
         WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
           AND format('%s:%s', d.classid, d.objid) <> ALL (members)
-          AND i.type <> 'composite type'  -- has the owner of its table
+          -- A row type and its array type have the owner of their table. From Postgres 17 on they are members too.
+          AND NOT EXISTS (SELECT FROM pg_type AS t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typrelid <> 0 OR t.typelem <> 0))
         ORDER BY i.type = 'sequence'  -- the sequence of an identity column gets the owner of its table
     LOOP
         IF made.kind IS NULL THEN
