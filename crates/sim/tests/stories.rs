@@ -514,6 +514,21 @@ fn rpcs_write_and_their_errors_are_the_callers() {
 }
 
 #[test]
+fn the_error_of_a_refused_child_names_its_place() {
+    let mut sim = Sim::of(one_state(json!({})));
+    sim.start("p");
+    let children = json!([{"processType": "P"}, {"processType": "nowhere"}]);
+    let mut answer = done(json!(null));
+    answer["startProcesses"] = children;
+    sim.answered(answer);
+    sim.next();
+    let error = sim.call()["body"]["appDatabaseError"].take();
+    assert_eq!(error["sqlState"], "XD002");
+    assert_eq!(error["message"], "startProcesses[1]: unknown process type \"nowhere\"");
+    sim.is_sound();
+}
+
+#[test]
 fn odd_answers_cause_warnings_or_are_refused() {
     let mut odd = done(json!(1));
     odd["wirteToLocalAttributes"] = json!({"a": 1});
