@@ -113,7 +113,8 @@ pub fn prepare(
     // Each call with the map that has its execution.
     let sources = saved.dispatched.iter().map(|call| (&saved.executions, call));
     let sources = sources.chain(leased.iter().map(|call| (&executions, call)));
-    let mut calls: Vec<_> = sources.filter_map(|(source, call)| found(source, call)).collect();
+    let found = sources.enumerate().filter_map(|(place, (source, call))| found(place, source, call));
+    let mut calls: Vec<_> = found.collect();
     if turn.role.gathers() {
         // The call that has waited longest for time in tables comes first. A runner calls functions in the order of
         // their claims.
@@ -123,12 +124,12 @@ pub fn prepare(
     app.begin_part(TurnPart::Calls);
     let max_calls = turn.role.calls_at_once();
     let mut preparing = Preparing { app, backlog, local, room, max_calls, budget: turn.bytes(), next };
-    let mut made = Requests { failed, ..Requests::default() };
+    let (mut made, mut requests) = (Requests { failed, ..Requests::default() }, BTreeMap::new());
     for leased in calls {
         let mut record = record(&leased);
         let call = leased.call;
         match preparing.one(&leased, &mut record)? {
-            Preparation::Call(request) => made.calls.push((*request, record)),
+            Preparation::Call(request) => _ = requests.insert(leased.place, (*request, record)),
             Preparation::Function => made.functions.push(record),
             Preparation::Release => {
                 ends.note(Some(call.due_at));
@@ -139,6 +140,9 @@ pub fn prepare(
             }
         }
     }
+    // In the order of due times, the owner with the oldest calls would get its calls before the others: see
+    // `InFlight::insert`.
+    made.calls = requests.into_values().collect();
     claim::release(turn.spi, &made.released, turn.lane.epoch)?;
     let mut next = preparing.next;
     next.now_if(!made.failed.is_empty(), Why::Answers);
@@ -147,6 +151,8 @@ pub fn prepare(
 
 /// A leased call with its state.
 struct LoadedCall<'s> {
+    /// The position of the call in the order of the claims, in which owners take turns.
+    place: usize,
     loaded: &'s Loaded,
     process_type: &'s ProcessType,
     state: &'s StateExecution,
@@ -154,12 +160,12 @@ struct LoadedCall<'s> {
     call: &'s LeasedCall,
 }
 
-fn found<'s>(source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s LeasedCall) -> Option<LoadedCall<'s>> {
+fn found<'s>(place: usize, source: &'s BTreeMap<ExecutionId, Loaded>, call: &'s LeasedCall) -> Option<LoadedCall<'s>> {
     let loaded = source.get(&call.key.0)?;
     let state = loaded.execution.states.get(&call.key.1)?;
     let (api, _) = state.current_call()?;
     let process_type = loaded.meta.process_type.as_deref()?;
-    Some(LoadedCall { loaded, process_type, state, api, call })
+    Some(LoadedCall { place, loaded, process_type, state, api, call })
 }
 
 fn record(&LoadedCall { api, call, .. }: &LoadedCall<'_>) -> CallRecord {
@@ -175,7 +181,7 @@ fn record(&LoadedCall { api, call, .. }: &LoadedCall<'_>) -> CallRecord {
 impl Preparing<'_, '_> {
     // Long because each way in which a table can be used ends in one of three ways.
     fn one(&mut self, leased: &LoadedCall<'_>, record: &mut CallRecord) -> Result<Preparation> {
-        let &LoadedCall { loaded, process_type, state, api, call } = leased;
+        let &LoadedCall { loaded, process_type, state, api, call, .. } = leased;
         if let Some((failure, further)) = &call.unfit {
             return Ok(Preparation::Failed(failure.clone(), *further));
         }

@@ -11,8 +11,10 @@
 //! The same rule applies to all calls of an owner together. So an owner with many workers does not get all places
 //! either.
 //!
-//! A free place goes to the owner with the fewest calls at that worker. Of owners with equally few, it goes to the one
-//! whose last call was made first. With too few places for a free one, owners take turns by this order.
+//! A free place goes to the owner with the fewest calls under way at that worker. Of owners with equally few, it goes to
+//! the one that has *got* the fewest calls there. So owners take turns at a single place. If places can't be divided
+//! equally, owners take turns at having one more. An owner that had no calls for a while has got few. It counts as at
+//! most [`BEHIND`] behind the others, so it gets that many calls more at most.
 //!
 //! **A large request takes several places** of the total ([`places_of_request`]). So the memory of requests under way
 //! is bounded, and shared in the same way. The size of a request is known only when it is made. So it goes if its owner
@@ -41,7 +43,11 @@ pub struct Line {
 /// places while an owner is alone.
 pub const SHARE: usize = 8;
 
-/// Above this number of lines, lines without calls are forgotten. Then the order of their last calls no longer matters.
+/// How many calls an owner may count as behind the others. With a lower number, an owner that has one place more by chance
+/// keeps it for longer. A higher number gives more to an owner that was away.
+pub const BEHIND: u64 = 4;
+
+/// Above this number of lines, lines without calls are forgotten. Then it no longer matters how many they have got.
 const REMEMBERED: usize = 1000;
 
 /// The bytes of one place. A request takes a place for each begun multiple.
@@ -77,13 +83,15 @@ struct OwnerShares {
     lines: HashMap<Line, Share>,
     /// Places of the calls to all workers.
     owners: HashMap<Owner, usize>,
+    /// The most calls that an owner has got at each worker.
+    most: HashMap<WorkerId, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     calls: usize,
-    /// The tag of the last call that was made.
-    last: u64,
+    /// How many calls the owner has got. [`OwnerShares::got`] reads it.
+    got: u64,
 }
 
 impl OwnerShares {
@@ -91,15 +99,23 @@ impl OwnerShares {
         self.lines.get(&line).copied().unwrap_or_default()
     }
 
+    /// How many calls the owner has got at the worker: at most [`BEHIND`] fewer than the owner that has got the most.
+    fn got(&self, line: Line) -> u64 {
+        let most = self.most.get(&line.worker).copied().unwrap_or(0);
+        self.of(line).got.max(most.saturating_sub(BEHIND))
+    }
+
     fn of_owner(&self, owner: Owner) -> usize {
         self.owners.get(&owner).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, line: Line, places: usize) -> &mut Share {
+    fn add(&mut self, line: Line, places: usize) {
+        let got = self.got(line) + 1;
+        let most = self.most.entry(line.worker).or_default();
+        *most = got.max(*most);
         *self.owners.entry(line.owner).or_default() += places;
         let share = self.lines.entry(line).or_default();
-        share.calls += 1;
-        share
+        (share.calls, share.got) = (share.calls + 1, got);
     }
 
     fn remove(&mut self, line: Line, places: usize) {
@@ -142,11 +158,12 @@ impl<C> Default for InFlight<C> {
 }
 
 impl<C> InFlight<C> {
-    /// A call is submitted that takes this number of places. Returns the tag by which its answer comes back.
+    /// A call is submitted that takes this number of places. Returns the tag by which its answer comes back. Calls of a
+    /// turn come in the order of their claims: an owner whose calls all came first would be far ahead of the others.
     pub fn insert(&mut self, line: Line, places: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
-        self.shares.add(line, places).last = self.next_tag;
+        self.shares.add(line, places);
         self.places += places;
         self.calls.insert(self.next_tag, CountedCall { line, places, what });
         self.next_tag
@@ -290,7 +307,7 @@ impl Room {
     /// The order in which lines get places: the lowest rank first. `nth`: the position of the call in its line, from 0.
     pub fn rank(&self, line: Line, nth: usize) -> (usize, u64) {
         let share = self.shares.of(line);
-        (share.calls + nth, share.last)
+        (share.calls + nth, self.shares.got(line))
     }
 
     /// Whether the next call of `other` goes before the next one of `line`, if both want a place.

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xdb_sched::breaker::Admission;
-use xdb_sched::room::{InFlight, Line, LinesToScan, Owner, Room, SHARE, WorkerId, is_full, places, places_of_request};
+use xdb_sched::room::{
+    BEHIND, InFlight, Line, LinesToScan, Owner, Room, SHARE, WorkerId, is_full, places, places_of_request,
+};
 
 const PLENTY: usize = 1000;
 
@@ -119,7 +121,7 @@ fn the_calls_of_an_owner_at_many_workers_count_together() {
 }
 
 #[test]
-fn the_owner_with_the_fewest_calls_is_next_and_the_longest_wait_decides_a_tie() {
+fn the_owner_with_the_fewest_calls_is_next_and_the_fewest_so_far_decide_a_tie() {
     let mut in_flight = InFlight::default();
     let [first, second, newcomer] = [1, 2, 3].map(|owner| line(1, owner));
     let tags = [first, second, second].map(|line| in_flight.insert(line, 1, ()));
@@ -132,7 +134,7 @@ fn the_owner_with_the_fewest_calls_is_next_and_the_longest_wait_decides_a_tie() 
         in_flight.remove(tag);
     }
     let room = room_of(&in_flight, 1);
-    assert!(room.rank(first, 0) < room.rank(second, 0), "its last call went out before");
+    assert!(room.rank(first, 0) < room.rank(second, 0), "it has got fewer calls");
     assert!(room.goes_before(first, second) && room.goes_before(second, first), "both leave it to the order");
 }
 
@@ -226,6 +228,20 @@ impl Bench {
         }
     }
 
+    /// Makes calls as a turn does: it ranks all waiting calls, and then gives them places. Returns the owners.
+    fn claim_at_once(&mut self) -> Vec<Owner> {
+        let mut room = self.room();
+        let mut ranked: Vec<_> = Vec::new();
+        for line in self.waiting.keys().map(|owner| line(1, *owner)) {
+            ranked.extend((0..room.of_line(line)).map(|nth| (room.rank(line, nth), line)));
+        }
+        ranked.sort_unstable();
+        let placed = ranked.into_iter().filter(|(_, line)| room.take(*line));
+        let owners: Vec<_> = placed.map(|(_, line)| line.owner).collect();
+        self.tags.extend(owners.iter().map(|owner| self.in_flight.insert(line(1, *owner), 1, *owner)));
+        owners
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Due(owner, count) => *self.waiting.entry(owner).or_default() += count,
@@ -283,6 +299,40 @@ proptest! {
         let unused = places - bench.in_flight.len();
         prop_assert!(unused <= most / SHARE + 1, "{} unused beside {:?}", unused, calls);
         prop_assert!(places > SHARE || unused == 0);
+    }
+
+    /// Of N owners with due calls, each gets 1/N of the calls, whatever batches the calls end in. This also holds if the
+    /// places can't be divided equally. The difference does not grow with the number of calls.
+    #[test]
+    fn each_owner_gets_equally_many_calls(
+        places in 1..100usize, owners in 2..7u32, ends in prop::collection::vec(1..100usize, 1..80),
+    ) {
+        let mut bench = Bench::new(places);
+        bench.waiting = (0..owners).map(|owner| (owner, PLENTY)).collect();
+        let mut got = vec![0usize; owners as usize];
+        for count in ends {
+            bench.claim_at_once().into_iter().for_each(|owner| got[owner as usize] += 1);
+            for tag in bench.tags.drain(..count.min(bench.tags.len())) {
+                bench.in_flight.remove(tag);
+            }
+            let (least, most) = (got.iter().min().copied().unwrap_or(0), got.iter().max().copied().unwrap_or(0));
+            prop_assert!(most - least <= 4 * BEHIND as usize, "{:?}", got);
+        }
+    }
+
+    /// An owner that was away is ahead of the others for a few calls only.
+    #[test]
+    fn an_owner_that_was_away_does_not_make_up_for_it(before in 0..500usize) {
+        let mut bench = Bench::new(1);
+        let next = |bench: &mut Bench, owners: &[Owner]| {
+            bench.waiting = owners.iter().map(|owner| (*owner, 1)).collect();
+            let owner = bench.claim_at_once()[0];
+            bench.in_flight.remove(bench.tags.remove(0));
+            owner
+        };
+        (0..before).for_each(|_| _ = next(&mut bench, &[1]));
+        let of_newcomer = (0..100).filter(|_| next(&mut bench, &[1, 2]) == 2).count();
+        prop_assert!(of_newcomer <= (100 + BEHIND as usize) / 2, "{} of 100", of_newcomer);
     }
 
     /// An owner that gets a place while other owners wait has at most half of the places.
