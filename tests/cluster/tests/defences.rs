@@ -153,7 +153,7 @@ fn a_start_in_a_misled_session_reaches_nothing_of_the_engines() {
     db.run(AMBUSH);
     db.run(
         "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN PERFORM public.mislead('set_local'); RETURN new; END $$;
+             BEGIN PERFORM public.mislead('set_local'); SET LOCAL statement_timeout = 0; RETURN new; END $$;
          CREATE TRIGGER trap BEFORE INSERT OR UPDATE ON counters FOR EACH ROW EXECUTE FUNCTION trap();",
     );
     app.register("counted", &one_step().maps("public.counters", "id", &["n"]));
@@ -161,7 +161,7 @@ fn a_start_in_a_misled_session_reaches_nothing_of_the_engines() {
         let id = format!("p{round}");
         db.run("BEGIN");
         db.start(&id, "counted").key(&id).globals(json!({"n": 0})).go();
-        db.run(&format!("SET LOCAL statement_timeout = 0; SELECT xdb.publish('{id}', 'inbox', '1')"));
+        db.run(&format!("SELECT xdb.publish('{id}', 'inbox', '1')"));
         db.run("COMMIT");
         db.completes(&id);
     }

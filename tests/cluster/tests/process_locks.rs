@@ -17,7 +17,8 @@ const HANDLERS: [Handler; 2] = [Handler::Http, Handler::Function];
 /// The functions of `Hold`, and those of `One` and `Two`. The latter do what `Exclusive` says.
 const FUNCTIONS: &str = "
     CREATE TABLE public.calls (n bigserial, process text);
-    CREATE TABLE public.notes (n bigserial, note text);
+    CREATE TABLE public.notes (n bigserial, note text, locks jsonb, made_by xid8 DEFAULT pg_current_xact_id(),
+        saw pg_snapshot DEFAULT pg_current_snapshot());
     CREATE TABLE public.inside (process text, locks jsonb);
     CREATE FUNCTION public.hold(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
         INSERT INTO public.calls (process) VALUES (request #>> '{context,processId}');
@@ -27,20 +28,16 @@ const FUNCTIONS: &str = "
         '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}'::jsonb;
     CREATE FUNCTION public.modes(locks jsonb) RETURNS TABLE (name text, shared boolean) LANGUAGE sql AS $$
         SELECT coalesce(l ->> 'name', l #>> '{}'), l ->> 'mode' IS NOT NULL FROM jsonb_array_elements(locks) AS l $$;
+    CREATE FUNCTION public.conflict(one jsonb, other jsonb) RETURNS boolean LANGUAGE sql AS $$
+        SELECT EXISTS (SELECT FROM public.modes(one) AS o JOIN public.modes(other) AS p USING (name) WHERE NOT (o.shared AND p.shared)) $$;
     CREATE FUNCTION public.one(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
     DECLARE
         me CONSTANT text := request #>> '{context,processId}';
         wanted CONSTANT jsonb := request -> 'stateInput';
-        is_alone boolean;
+        is_alone CONSTANT boolean := NOT EXISTS (SELECT FROM public.inside AS i WHERE public.conflict(i.locks, wanted));
     BEGIN
-        -- Advisory locks tell of functions that have not committed, rows of processes between their two functions.
-        SELECT bool_and(CASE WHEN m.shared THEN pg_try_advisory_xact_lock_shared(hashtext(m.name))
-                ELSE pg_try_advisory_xact_lock(hashtext(m.name)) END)
-            AND NOT EXISTS (SELECT FROM public.inside AS i, public.modes(i.locks) AS o JOIN public.modes(wanted) AS mine
-                USING (name) WHERE NOT (o.shared AND mine.shared))
-            INTO is_alone FROM public.modes(wanted) AS m;
         INSERT INTO public.inside VALUES (me, wanted);
-        INSERT INTO public.notes (note) VALUES (CASE WHEN is_alone THEN me ELSE me || ' with another' END);
+        INSERT INTO public.notes (note, locks) VALUES (CASE WHEN is_alone THEN me ELSE me || ' with another' END, wanted);
         RETURN jsonb_build_object('stateDecision', jsonb_build_object('nextStates',
             jsonb_build_array(jsonb_build_object('stateId', 'Two', 'stateInput', wanted))));
     END $$;
@@ -299,7 +296,13 @@ impl Exclusive {
     fn notes(&self, db: &mut Db) -> Vec<String> {
         match &self.noted {
             Some((_, order)) => order.lock().expect("no thread panics").clone(),
-            None => db.all("SELECT note FROM notes ORDER BY n"),
+            // A function sees what every earlier holder of its locks has written. The server makes that visible before it
+            // releases the locks of a transaction, so advisory locks would not tell.
+            None => db.all(
+                "SELECT note || CASE WHEN EXISTS (SELECT FROM notes AS before WHERE before.n < notes.n
+                    AND conflict(before.locks, notes.locks) AND NOT pg_visible_in_snapshot(before.made_by, notes.saw))
+                    THEN ' with another' ELSE '' END FROM notes ORDER BY n",
+            ),
         }
     }
 }
