@@ -4,8 +4,8 @@ use super::layout::text;
 use super::pictures::Sample;
 use crate::connection::ServerSession;
 use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// An hour of samples.
@@ -29,17 +29,26 @@ impl Samples {
     /// The samples, with a new one if the last one is old enough. None: the visitor's role may not read the counters.
     pub async fn read(&self, session: &ServerSession) -> Option<Vec<Sample>> {
         session.value(MAY, &[]).await.ok()??;
-        // Locked while a sample is taken, so that two visitors take one.
-        let mut all = self.0.lock().await;
-        if all.back().is_none_or(|(at, _)| at.elapsed() >= BETWEEN) {
+        if self.is_due() {
             let row = session.rows(COUNTERS, &[]).await.ok()?.pop()?;
             // There are no counters before the first call.
             let figure = |column| text(&row, column).parse().unwrap_or(0.0);
             let sample = Sample { ago: 0.0, calls: figure(0), failed: figure(1), due: figure(2) };
-            all.push_back((Instant::now(), sample));
+            // Another visitor may have taken one meanwhile.
+            if self.is_due() {
+                self.lock().push_back((Instant::now(), sample));
+            }
         }
-        let now = Instant::now();
+        let (now, mut all) = (Instant::now(), self.lock());
         all.retain(|(at, _)| now - *at < BETWEEN * MOST as u32);
         Some(all.iter().map(|(at, sample)| Sample { ago: (now - *at).as_secs_f64(), ..*sample }).collect())
+    }
+
+    fn is_due(&self) -> bool {
+        self.lock().back().is_none_or(|(at, _)| at.elapsed() >= BETWEEN)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Sample)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
