@@ -159,7 +159,8 @@ impl<C> Default for InFlight<C> {
 
 impl<C> InFlight<C> {
     /// A call is submitted that takes this number of places. Returns the tag by which its answer comes back. Calls of a
-    /// turn come in the order of their claims: an owner whose calls all came first would be far ahead of the others.
+    /// turn come in the order of their claims. If all calls of one owner came first, [`BEHIND`] would cut off what the
+    /// other owners lack.
     pub fn insert(&mut self, line: Line, places: usize, what: C) -> u64 {
         self.next_tag += 1;
         *self.per_worker.entry(line.worker).or_default() += 1;
