@@ -23,7 +23,7 @@ use crate::store::StateKey;
 use crate::store::locks::{self, WantedLocks};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
-use xdb_engine::{ExecutionId, Timestamp};
+use xdb_engine::{ExecutionId, REPEATS_AT_ONCE, Timestamp};
 use xdb_sched::lock_table::LockTable;
 use xdb_sched::room::Line;
 
@@ -63,6 +63,14 @@ impl AttributeLocks {
             self.favoured.insert(key);
         }
         self.table.request(key, due, goes_first, wants.objects.clone())
+    }
+
+    /// Whether a call that has its locks should be made a moment later, when its objects are marked. It comes after a
+    /// pause without marks, so functions are under way that would change what it loads.
+    pub fn is_unmarked(&self, repeats: u32, wants: &WantedLocks) -> bool {
+        repeats > REPEATS_AT_ONCE
+            && self.marks.len() < MARKS
+            && wants.objects.iter().any(|wanted| !self.marks.contains(wanted))
     }
 
     /// Records whether other transactions block the rows of an answer whose call has its locks. If they do, the rows

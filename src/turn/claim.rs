@@ -45,6 +45,10 @@ const LEASE_GRACE: Duration = Duration(30_000_000);
 /// A call that waits is judged again after this time at the latest.
 const KEPT_FOR: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// For how long the objects of a call are marked before it is made, if functions have not avoided them. Functions that
+/// were claimed before should have ended then.
+const MARKED_BEFORE: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// A call with its lease. Its request is submitted after the commit.
 pub struct LeasedCall {
     pub key: StateKey,
@@ -548,6 +552,11 @@ impl Claiming<'_, '_> {
                 }
             }
             Some(wants) => match self.locks.request(due.key, due.due_at, current.repeats, &wants) {
+                LockResult::Granted if !was_parked && self.locks.is_unmarked(current.repeats, &wants) => {
+                    self.backlog.executions.defer_until(due.key.0, Instant::now() + MARKED_BEFORE);
+                    claims.next.now_if(true, Why::Calls);
+                    return None;
+                }
                 LockResult::Granted => {}
                 LockResult::Waits => {
                     if !was_parked {

@@ -19,7 +19,7 @@ use super::*;
 use crate::calls::{Loads, Maker, Verdict, of_function};
 use crate::pg::identity::clean_session;
 use crate::pg::process;
-use crate::pg::shmem::{Slot, counters};
+use crate::pg::shmem::{Slot, counters, marks};
 use crate::pg::subxact::guarded;
 use crate::store::app_functions;
 use crate::store::app_tables::defer_nothing;
@@ -107,11 +107,13 @@ impl Decider<'_, '_, '_> {
         self.decided.outcomes[number] = ItemOutcome::GivenAway;
     }
 
-    /// Calls the functions of the next states, for a bounded time.
+    /// Calls the functions of the next states, for a bounded time. While anything is marked, claiming decides whether a
+    /// call waits.
     fn go_on(&mut self, id: ExecutionId) -> Result<()> {
         for _ in 1..IN_ONE_TRANSACTION {
             let may_take = if self.turn.is_alone { LONG_TRANSACTION } else { WHILE_CALLS_WAIT };
-            let may_go_on = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful;
+            let in_time = self.turn.began_at.elapsed() < may_take && !self.turn.is_careful;
+            let may_go_on = in_time && !marks::are_any(process::database());
             let Some(next) = self.next_call(id).filter(|_| may_go_on) else { return Ok(()) };
             if !self.may_be_called(&next)? || self.make(&next)?.is_some() {
                 return Ok(());

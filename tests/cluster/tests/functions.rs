@@ -1,6 +1,9 @@
 //! Functions of the database answer the calls of states and RPCs in place of a worker. The function's writes and the
 //! effects of its answer are one transaction.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
 use xdb_cluster_tests::log::AFTER_A_CRASH;
 use xdb_cluster_tests::prelude::*;
 
@@ -790,6 +793,51 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_do_not_starve()
     let counted = db.count("ledger") + STATES;
     assert_eq!(i64::from(db.one::<i32>("SELECT n FROM counters WHERE id = 'r'")), counted);
     assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    app.done(&[]);
+}
+
+/// A call that was repeated often is made again only after a pause, in which functions do not avoid its rows. So its rows
+/// are marked a moment before it is made: otherwise the functions under way would change what it has just loaded, each
+/// time.
+#[test]
+fn a_state_that_is_repeated_after_pauses_gets_its_row_from_functions() {
+    const DISTURBED: u64 = 12;
+    let app = App::alone("functions_paused", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
+    let mut db = app.db();
+    db.run(
+        "INSERT INTO counters VALUES ('r', 0);
+         CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_sleep(0.02);
+             RETURN jsonb_build_object(
+                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
+                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
+                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
+                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
+         END $$;",
+    );
+    let calls = Arc::new(AtomicU64::new(0));
+    let (other, counted) = (Mutex::new(app.db()), calls.clone());
+    let _worker = app.worker(move |call: &Call| {
+        if counted.fetch_add(1, Ordering::SeqCst) < DISTURBED {
+            // Another session never stops changing the row at first.
+            other.lock().expect("never poisoned").run("UPDATE counters SET n = n + 1");
+        }
+        force_complete(json!(null)).globals(json!({"n": call.global("n").as_i64().unwrap_or_default() + 1}))
+    });
+    let policy = json!({"initialIntervalSeconds": 0.3, "backoffCoefficient": 1.0});
+    app.register("State", &counting(json!({"executeApiRetryPolicy": policy})));
+    register(&app, "Functions", &counting(json!({"executeFunction": "public.count_on"})));
+    for n in 0..8 {
+        db.start(&format!("function{n}"), "Functions").key("r").go();
+    }
+    wait_until("functions count", 30, || db.one::<i32>("SELECT n FROM counters") >= 10);
+    db.start("state", "State").key("r").go();
+    wait_until("the state is through", 60, || db.status("state") == "COMPLETED");
+    let further = calls.load(Ordering::SeqCst) - DISTURBED;
+    assert!(further <= 3, "{further} calls after the other session had stopped");
+    db.run("UPDATE switch SET on_ = false");
+    wait_until("all complete", 60, || views::with_status(&mut db, "function%", "COMPLETED") == 8);
     app.done(&[]);
 }
 
