@@ -638,9 +638,14 @@ fn fate<T>(world: &World, session: &Session, what: &str, which: &str, outcome: &
     }
 }
 
-/// Publishes messages that the worker wants published at once, until the round is over.
+/// Longer than a turn usually waits and takes.
+const URGENT_WITHIN_MS: u64 = 60;
+
+/// Publishes messages that the worker wants published about now, until the round is over. The times are spread, so that
+/// some commit while a turn decides whether their process may close.
 pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
     let mut session = Session::new(world, "app");
+    let mut random = Random::new(world.seed, "urgent");
     loop {
         let next = urgent.lock().expect("never poisoned").recv_timeout(Duration::from_millis(50));
         let Urgent { process_id, uid } = match next {
@@ -648,6 +653,7 @@ pub fn publish_urgently(world: &World, urgent: &Mutex<Receiver<Urgent>>) {
             Err(RecvTimeoutError::Timeout) if !world.stopping() => continue,
             Err(_) => return,
         };
+        std::thread::sleep(Duration::from_millis(random.below(URGENT_WITHIN_MS)));
         let sql = format!("SELECT {}", Client::publish_sql(&process_id, &uid));
         let outcome = session.settle_run(&format!("message {uid}"), &sql);
         let fate = fate(world, &session, "publish", &uid, &outcome);
