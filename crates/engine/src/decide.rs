@@ -1,6 +1,7 @@
 //! Decides which events follow from a command, within the quotas. Commands of global queues are decided in
 //! `global_queues.rs`.
 
+use crate::guards::Standings;
 use crate::process_locks::both;
 use crate::retry::when_registered;
 use crate::*;
@@ -104,7 +105,14 @@ pub fn decide(execution: &Execution, command: &Command, context: Context<'_>) ->
         Command::WaitUntilAnswered { seq, .. } | Command::GlobalMessagesArrived { seq } => Some(*seq),
         _ => None,
     };
-    let mut draft = Draft { execution: execution.clone(), context, events: Vec::new(), offered_to };
+    let mut draft = Draft {
+        execution: execution.clone(),
+        context,
+        events: Vec::new(),
+        offered_to,
+        unserved: false,
+        standings: None,
+    };
     draft.command(command)?;
     Ok(draft.events)
 }
@@ -116,11 +124,17 @@ pub(crate) struct Draft<'a> {
     pub(crate) events: Vec<Event>,
     /// The state that free messages of global queues are offered to.
     offered_to: Option<StateSeq>,
+    /// Messages have come, or have come back from what was aborted, and waiting states were not served since.
+    pub(crate) unserved: bool,
+    /// None: no part of the decision has asked.
+    pub(crate) standings: Option<Standings>,
 }
 
 impl Draft<'_> {
     pub(crate) fn emit(&mut self, event: Event) {
+        self.recount(&event, usize::wrapping_sub);
         self.execution.apply(&event, self.context.now);
+        self.recount(&event, usize::wrapping_add);
         self.events.push(event);
     }
 
@@ -260,7 +274,11 @@ impl Draft<'_> {
             warnings: warnings.to_vec(),
         });
         self.complete_due_timers(seq);
-        self.serve_waiting_states();
+        // States that have waited longer get new messages first. Without new ones, they need none.
+        match self.unserved {
+            true => self.serve_waiting_states(),
+            false => self.serve(seq),
+        }
     }
 
     /// The commands of a wait. Delays and ticks of timers count from `from`.
@@ -490,6 +508,7 @@ impl Draft<'_> {
             Decision::NextStates(movements) => {
                 self.note_for_compensation(seq, None);
                 self.complete_state(seq, None, warnings);
+                self.events.reserve(movements.len());
                 for movement in movements {
                     self.start_state(movement, None);
                 }
@@ -561,7 +580,6 @@ impl Draft<'_> {
     ) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let definition = self.context.definition;
-        let config = definition.options_of(&movement.state_id, movement.config.as_deref());
         let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
         let guard = wait.is_some() && self.starts_as_guard(&movement.state_id);
         let seq = StateSeq(self.execution.next_state);
@@ -572,7 +590,7 @@ impl Draft<'_> {
             input: movement.input.clone(),
             config: movement.config.clone(),
             recovery,
-            skip_wait_until: config.skip_wait_until.unwrap_or(false),
+            skip_wait_until: definition.skips_wait_until(&movement.state_id, movement.config.as_deref()),
             static_wait: wait.is_some(),
             guard,
             compensates,
@@ -631,24 +649,28 @@ impl Draft<'_> {
         }
         if !messages.is_empty() {
             self.emit(Event::MessagesReceived { publisher, messages });
+            self.unserved = true;
         }
     }
 
     /// Serves waiting states with messages, longest waiting first, until no state can take more.
     pub(crate) fn serve_waiting_states(&mut self) {
-        for seq in self.execution.waiting_in_order() {
-            // What one command takes never makes an earlier command completable, so each command is checked once.
-            let mut from = 0;
-            while let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) {
-                let Some((command, messages)) = self.execution.completable(wait, from) else { break };
-                self.emit(Event::CommandCompleted { seq, command, messages });
-                from = command + 1;
-            }
-            if self.offered_to == Some(seq) {
-                self.take_global_messages(seq);
-            }
-            self.end_wait_if_satisfied(seq);
+        self.unserved = false;
+        self.execution.waiting_in_order().into_iter().for_each(|seq| self.serve(seq));
+    }
+
+    fn serve(&mut self, seq: StateSeq) {
+        // What one command takes never makes an earlier command completable, so each command is checked once.
+        let mut from = 0;
+        while let Some(Phase::Waiting(wait)) = self.execution.states.get(&seq).map(|state| &state.phase) {
+            let Some((command, messages)) = self.execution.completable(wait, from) else { break };
+            self.emit(Event::CommandCompleted { seq, command, messages });
+            from = command + 1;
         }
+        if self.offered_to == Some(seq) {
+            self.take_global_messages(seq);
+        }
+        self.end_wait_if_satisfied(seq);
     }
 
     /// When a wait ends, all commands that can complete at that moment do. Queues are served as messages arrive, so

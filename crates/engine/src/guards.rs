@@ -22,9 +22,9 @@ impl Definition {
     }
 
     /// The states that list a guard.
-    fn guarded_by(&self, guard: &str) -> BTreeSet<String> {
-        let listing = self.states.keys().filter(|state_id| self.lists(state_id, guard));
-        listing.cloned().collect()
+    fn guarded_by(&self, guard: &str) -> impl Iterator<Item = &String> {
+        let lists = move |options: &StateConfig| options.guards.iter().flatten().any(|listed| listed == guard);
+        self.states.iter().filter(move |(_, options)| lists(options)).map(|(state_id, _)| state_id)
     }
 
     fn lists(&self, state_id: &str, guard: &str) -> bool {
@@ -60,10 +60,57 @@ impl Definition {
     }
 }
 
+/// How many steps of a state live, and how many of them wait as guards.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Standing {
+    live: usize,
+    guards: usize,
+}
+
+/// The standing of each state that has steps.
+#[derive(Default)]
+pub(crate) struct Standings(BTreeMap<String, Standing>);
+
+impl Standings {
+    fn count(&mut self, step: &StateExecution, change: impl Fn(usize, usize) -> usize) {
+        let standing = self.0.entry(step.id.state_id.clone()).or_default();
+        standing.live = change(standing.live, usize::from(step.status().is_live()));
+        standing.guards = change(standing.guards, usize::from(step.is_waiting_guard()));
+    }
+}
+
 impl Draft<'_> {
+    /// The standing of a state. All are counted when a decision first asks for one. Otherwise each of very many steps
+    /// would look through all others.
+    fn standing(&mut self, state_id: &str) -> Standing {
+        let standings = self.standings.get_or_insert_with(|| {
+            let mut standings = Standings::default();
+            self.execution.states.values().for_each(|step| standings.count(step, usize::wrapping_add));
+            standings
+        });
+        standings.0.get(state_id).copied().unwrap_or_default()
+    }
+
+    /// Takes the step of an event out of its standing before the event, and into it after the event.
+    pub(crate) fn recount(&mut self, event: &Event, change: impl Fn(usize, usize) -> usize) {
+        let (Event::StateStarted { seq, .. }
+        | Event::WaitCompleted { seq, .. }
+        | Event::StateCompleted { seq, .. }
+        | Event::StateFailed { seq, .. }
+        | Event::StateAborted { seq, .. }) = event
+        else {
+            return;
+        };
+        if let (Some(standings), Some(step)) = (&mut self.standings, self.execution.states.get(seq)) {
+            standings.count(step, change);
+        }
+    }
+
     /// Whether a movement to a state starts a guard.
-    pub(crate) fn starts_as_guard(&self, state_id: &str) -> bool {
-        self.context.definition.guards_process(state_id) || self.guarded_step(state_id).is_some()
+    pub(crate) fn starts_as_guard(&mut self, state_id: &str) -> bool {
+        let definition = self.context.definition;
+        definition.guards_process(state_id)
+            || definition.guarded_by(state_id).any(|guarded| self.standing(guarded).live > 0)
     }
 
     /// The first live step of a state that lists this guard.
@@ -82,7 +129,7 @@ impl Draft<'_> {
     pub(crate) fn start_guards(&mut self, guards: &[String], from: Timestamp) {
         for guard in guards {
             let Some(request) = self.context.definition.static_wait(guard, None) else { continue };
-            if !self.waiting_guards(guard).is_empty() {
+            if self.standing(guard).guards > 0 {
                 continue;
             }
             let number = self.execution.state_numbers.get(guard).map_or(1, |last| last + 1);
@@ -118,7 +165,7 @@ impl Draft<'_> {
     /// Ends the waits of guards that are satisfied, longest waiting first. What ends may give messages back, which
     /// satisfy further guards.
     pub(crate) fn trigger_guards(&mut self) {
-        if self.execution.is_running() && self.events.iter().any(|event| matches!(event, Event::StateAborted { .. })) {
+        if self.execution.is_running() && self.unserved {
             // Guards that have ended with their states gave messages back.
             self.serve_waiting_states();
         }
@@ -195,7 +242,7 @@ impl Execution {
                     ids.insert(*seq, (state_id, *guard));
                     of.extend(guards_of(state_id).iter().cloned());
                     // It would start as a guard if what it guards lived.
-                    one_of.extend(definition.guarded_by(state_id).into_iter().filter(|_| !guard));
+                    one_of.extend(definition.guarded_by(state_id).filter(|_| !guard).cloned());
                 }
                 Event::StateCompleted { seq, .. }
                 | Event::StateFailed { seq, .. }
@@ -205,7 +252,7 @@ impl Execution {
                     let Some((state_id, guard)) = ids.get(seq).copied().or(known) else { continue };
                     of.extend(guards_of(state_id).iter().cloned());
                     let is_aborted = guard && matches!(event, Event::StateAborted { .. });
-                    one_of.extend(definition.guarded_by(state_id).into_iter().filter(|_| is_aborted));
+                    one_of.extend(definition.guarded_by(state_id).filter(|_| is_aborted).cloned());
                 }
                 Event::WaitCompleted { seq, .. } => {
                     let known =
@@ -215,7 +262,7 @@ impl Execution {
                     if definition.guards_process(guard) && interrupts != Some(false) {
                         return Some(Unloaded::Every);
                     }
-                    of.extend(definition.guarded_by(guard));
+                    of.extend(definition.guarded_by(guard).cloned());
                 }
                 _ => {}
             }

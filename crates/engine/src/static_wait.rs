@@ -5,11 +5,16 @@ use crate::decide::Draft;
 use crate::*;
 
 impl Definition {
+    /// Whether a step has no `waitUntil`, by its own options or else by the registered ones.
+    pub(crate) fn skips_wait_until(&self, state_id: &str, own: Option<&StateConfig>) -> bool {
+        let of = |options: Option<&StateConfig>| options.and_then(|options| options.skip_wait_until);
+        of(own).or(of(self.states.get(state_id))).unwrap_or(false)
+    }
+
     /// What a step waits for without asking a handler.
     pub fn static_wait<'a>(&'a self, state_id: &str, own: Option<&'a StateConfig>) -> Option<&'a CommandRequest> {
         let registered = self.states.get(state_id);
-        let of = |options: Option<&StateConfig>| options.and_then(|options| options.skip_wait_until);
-        if of(own).or(of(registered)).unwrap_or(false) {
+        if self.skips_wait_until(state_id, own) {
             return None;
         }
         let request = own.and_then(|own| own.command_request.as_ref());

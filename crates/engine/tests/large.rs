@@ -51,6 +51,34 @@ fn consuming_global_messages_takes_time_in_proportion_to_their_number() {
     assert!(to_take < 50 * to_copy, "{to_copy:?} to copy them, {to_take:?} to take them");
 }
 
+/// Steps with a static wait, steps that have the guard `G`, and steps of the guard `G` without anything to guard.
+#[test]
+fn next_states_begin_to_wait_in_proportion_to_their_number() {
+    let many = 10_000;
+    let waiting = |guards: &[&str]| {
+        let request =
+            CommandRequest { waiting_type: WaitingType::Any, commands: vec![timer(60)], combinations: vec![] };
+        let guards = guards.iter().map(|guard| (*guard).to_owned()).collect();
+        StateConfig { command_request: Some(Box::new(request)), guards: Some(guards), ..StateConfig::default() }
+    };
+    let states = [
+        ("A", skipping()),
+        ("Leaf", skipping()),
+        ("Static", waiting(&[])),
+        ("Kept", waiting(&["G"])),
+        ("G", waiting(&[])),
+    ];
+    let world = World::started(definition(&states));
+    let fan = |state| fastest(|| world.decide(&execute(1, next(&vec![state; many]))).unwrap());
+    let (_, to_start) = fan("Leaf");
+    for (state, guards) in [("Static", 0), ("Kept", 1), ("G", 0)] {
+        let (events, to_wait) = fan(state);
+        assert_eq!(events.len(), 1 + 2 * (many + guards), "each started, and began to wait");
+        // One pass through all steps for each would take thousands of times as long.
+        assert!(to_wait < 50 * to_start, "{to_start:?} to start, {to_wait:?} to wait in {state}");
+    }
+}
+
 #[test]
 fn timers_that_come_due_together_fire_together() {
     let many = 10_000;
