@@ -326,8 +326,15 @@ async fn log_in(
 
 /// Connects, and sends the browser to the list.
 async fn begin(console: &Console, from: IpAddr, headers: &HeaderMap, parameters: Parameters) -> Response {
+    let place = match console.visits.place() {
+        Ok(place) => place,
+        Err(full) => {
+            // No password was tried.
+            console.visits.succeeded(from);
+            return log_in_page(console, Some(&full.message));
+        }
+    };
     let begun = async {
-        let place = console.visits.place()?;
         let session = ServerSession::open(&parameters, console.usage()).await?;
         console.visits.begin(parameters, session, place)
     };

@@ -22,6 +22,9 @@ const CHECKED_EVERY: Duration = Duration::from_secs(60);
 /// Connections of all visits together.
 const MOST_CONNECTIONS: usize = 16;
 
+/// Visits of one role, so that it leaves places for others.
+const MOST_OF_ROLE: usize = 8;
+
 /// Failed logins of an address in a minute.
 const MOST_FAILURES: usize = 5;
 const FAILURES_COUNT_FOR: Duration = Duration::from_secs(60);
@@ -127,8 +130,19 @@ impl Visits {
             used: Mutex::new(now),
             _place: place,
         };
-        lock(&self.all).insert(name.clone(), Arc::new(visit));
+        self.admit(&name, visit);
         Ok(name)
+    }
+
+    /// If the role has too many visits, the one that was not used for the longest time ends.
+    fn admit(&self, name: &str, visit: Visit) {
+        let mut all = lock(&self.all);
+        let of_role = || all.iter().filter(|(_, other)| other.role == visit.role);
+        if of_role().count() >= MOST_OF_ROLE {
+            let oldest = of_role().min_by_key(|(_, other)| *lock(&other.used)).map(|(name, _)| name.clone());
+            oldest.and_then(|name| all.remove(&name));
+        }
+        all.insert(name.to_owned(), Arc::new(visit));
     }
 
     pub fn end(&self, name: &str) {
@@ -176,9 +190,13 @@ mod tests {
     }
 
     fn visit(visits: &Visits, name: &str) {
+        visit_of("app", visits, name);
+    }
+
+    fn visit_of(role: &str, visits: &Visits, name: &str) {
         let now = Instant::now();
         let visit = Visit {
-            role: "app".to_owned(),
+            role: role.to_owned(),
             database: "shop".to_owned(),
             parameters: Parameters::default(),
             connection: tokio::sync::Mutex::new(None),
@@ -186,7 +204,7 @@ mod tests {
             used: Mutex::new(now),
             _place: visits.place().expect("there is a place"),
         };
-        lock(&visits.all).insert(name.to_owned(), Arc::new(visit));
+        visits.admit(name, visit);
     }
 
     #[tokio::test(start_paused = true)]
@@ -224,11 +242,24 @@ mod tests {
     #[test]
     fn there_are_sixteen_connections_and_each_visit_has_one() {
         let visits = Visits::default();
-        (0..16).for_each(|n| visit(&visits, &n.to_string()));
+        (0..16).for_each(|n| visit_of(if n % 2 == 0 { "even" } else { "odd" }, &visits, &n.to_string()));
         let refused = visits.place().expect_err("all are in use").message;
         assert!(refused.starts_with("all 16 connections of the console are in use"), "{refused}");
         visits.end("7");
         assert!(visits.place().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_role_has_eight_visits_and_then_loses_the_one_that_was_not_used_for_the_longest_time() {
+        let visits = Visits::default();
+        visit_of("other", &visits, "other");
+        for n in 0..9 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            visit(&visits, &n.to_string());
+            assert!(visits.find("0").is_some());
+        }
+        assert!(visits.find("1").is_none() && visits.find("other").is_some());
+        assert_eq!(visits.places.available_permits(), MOST_CONNECTIONS - 9);
     }
 
     #[test]
