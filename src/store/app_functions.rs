@@ -29,7 +29,7 @@ statements! {
         => fn parts(name: &str) -> Option<(i32, Option<String>)>;
     KIND = "SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, \
             p.prorettype = 'jsonb'::pg_catalog.regtype OR $3 AND p.prorettype = 'void'::pg_catalog.regtype AS fits, \
-            n.nspname LIKE 'pg\\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
+            pg_catalog.starts_with(n.nspname::text, 'pg_temp') AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') \
                 AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute \
         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid"
         => fn kind(function: pg_sys::Oid, role: pg_sys::Oid, may_give_nothing: bool) -> Option<(bool, bool, bool, bool)>;

@@ -25,7 +25,7 @@ record! {
 statements! {
     FIND = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid AS relation"
         => fn to_regclass(name: &str) -> Option<Option<pg_sys::Oid>>;
-    KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\\_%' \
+    KIND = "SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR pg_catalog.starts_with(n.nspname::text, 'pg_') \
             OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1"
         => pub fn kind(relation: Regclass) -> Option<TableKind>;
