@@ -165,7 +165,7 @@ fn failed_alone(memory: &mut Memory, session: &Session, items: Vec<Item>, error:
                     Answered::Failed(_, further) => (error.to_string(), *further),
                     _ => (format!("the answer could not be applied: {error}"), Further::ByPolicy),
                 };
-                let failure = answered.warn(Failure { detail, ..Failure::default() });
+                let failure = answered.warn(Failure::of(error.sqlstate(), detail));
                 memory.backlog.keep(Item::Answer(record, Answered::Failed(failure, further)));
             }
             Item::Fail { .. } => memory.backlog.keep(item),
