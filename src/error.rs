@@ -57,6 +57,9 @@ xdb_protocol::errors! {
     PgError::of;
     unknown_worker(name: &str) = b"XD005", "unknown worker \"{name}\"",
         hint "Register it with xdb.register_worker(). xdb.workers shows the registered workers.";
+    /// Its handlers would run with the rights of the role that makes a schedule.
+    not_of_schedules(process_type: &str) = b"XD002", "process type \"{process_type}\" is not that of schedules",
+        detail "It has another definition, which may run other code.";
     locks_not_granted(rpc_name: &str, what: &str) = b"XD020", "RPC \"{rpc_name}\" did not get its locks in time",
         detail format!("The RPC waited for {what}."),
         hint "Another transaction holds the locks. While the RPC waits, pg_blocking_pids() shows which one.";

@@ -4,6 +4,7 @@
 //! them fail.
 
 use super::answering;
+use super::schedule::{SCHEDULE, is_of_schedules};
 use super::{Caller, json, name, name_if_given, needed, owner_name, wrote};
 use crate::clock;
 use crate::error;
@@ -278,6 +279,7 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
             let lost = if known.is_none() { registering::lost_type(spi, &process_type)? } else { None };
             if let Some(known) = &known {
                 caller.own_registration("process type", &process_type, known.owner)?;
+                keep_schedules(spi, registry, &process_type, &definition)?;
             } else if lost.is_some() {
                 // The owner of the lost type is unknown, and its executions run with the rights of their owners. So
                 // only superusers may register it again.
@@ -289,6 +291,19 @@ pub fn register_process_type(args: &Args) -> Result<Value> {
         }
     })?;
     Ok(Value::Void)
+}
+
+/// The handlers of schedules run with the rights of all roles that have schedules, so the type's owner can't change them.
+fn keep_schedules(spi: &Spi, registry: &mut Registry, process_type: &str, definition: &Definition) -> Result<()> {
+    if process_type != SCHEDULE || is_of_schedules(definition) {
+        return Ok(());
+    }
+    match registry.process_type_by_name(spi, process_type)? {
+        Some(now) if is_of_schedules(&now.definition) => Err(error::invalid_definition(
+            "it is the type of schedules: only history, retentionSeconds and priority can be changed",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Makes calls of this type due whose answers have named what was not registered. If another transaction has locked a

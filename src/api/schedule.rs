@@ -10,11 +10,23 @@ use crate::pg::function::{Args, Value};
 use crate::pg::timezone;
 use crate::store::loaded::new_id;
 use crate::{clock, error};
-use xdb_engine::{Cron, IdReusePolicy, Json, UnknownName};
-use xdb_protocol::{GivenStart, object};
+use xdb_engine::{Cron, Definition, IdReusePolicy, Json, UnknownName};
+use xdb_protocol::{GivenStart, object, parse_definition};
 
 /// The type of schedules. A deployer registers it once.
-const SCHEDULE: &str = "Schedule";
+pub const SCHEDULE: &str = "Schedule";
+
+/// Its definition. Handlers run with the rights of the role that has called `xdb.schedule()`, so nothing but the history,
+/// the retention and the priority may differ.
+const DEFINITION: &str = r#"{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "history": {"keepLast": 100}}"#;
+
+/// Whether processes with this definition are schedules. Once it is registered, no other definition may take its place.
+pub fn is_of_schedules(definition: &Definition) -> bool {
+    let (history, retention_seconds, priority) =
+        (definition.history, definition.retention_seconds, definition.priority);
+    let own = parse_definition(DEFINITION).map(|own| Definition { history, retention_seconds, priority, ..own });
+    own.as_ref() == Ok(definition)
+}
 
 /// `xdb.schedule()`: replaces the schedule of this name. Returns the id of the execution.
 pub fn schedule(args: &Args) -> Result<Value> {
@@ -26,7 +38,8 @@ pub fn schedule(args: &Args) -> Result<Value> {
     let request = read("start.", element_of("start", &started)?, new_id())?;
     caller.on_system_tables(|spi, registry| {
         TypeToStart::find(spi, registry, &request.start.process_type)?;
-        TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)
+        let of_schedules = TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)?;
+        of_schedules.has(is_of_schedules).then_some(()).ok_or_else(|| unregistered(error::not_of_schedules(SCHEDULE)))
     })?;
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     let (expression, zone) = (quoted(&cron.expression), quoted(cron.timezone.as_deref().unwrap_or_default()));
@@ -43,9 +56,7 @@ pub fn schedule(args: &Args) -> Result<Value> {
 
 fn unregistered(mut error: PgError) -> PgError {
     error.hint = Some(format!(
-        "A deployer registers it once: SELECT xdb.register_process_type('{SCHEDULE}', NULL, '{{\"startingState\": \"Tick\", \
-         \"states\": {{\"Tick\": {{\"waitUntilFunction\": \"xdb.schedule_wait\", \"executeFunction\": \"xdb.schedule_tick\"}}}}, \
-         \"history\": {{\"keepLast\": 100}}}}');"
+        "A deployer registers it once: SELECT xdb.register_process_type('{SCHEDULE}', NULL, '{DEFINITION}');"
     ));
     error
 }

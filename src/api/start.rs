@@ -229,6 +229,11 @@ impl TypeToStart {
         self.process_type.id
     }
 
+    /// Whether the definition has this property.
+    pub fn has(&self, property: impl Fn(&Definition) -> bool) -> bool {
+        property(&self.process_type.definition)
+    }
+
     /// Whether this start begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
         start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()

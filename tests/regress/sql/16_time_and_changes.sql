@@ -79,7 +79,18 @@ SET ROLE golden_clock;
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
 \echo :SQLSTATE
 RESET ROLE;
+-- Its handlers run with the rights of all roles that have schedules, so they can not be replaced.
+SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "golden_clock.step", "executeFunction": "xdb.schedule_tick"}}}');
+SET ROLE golden_clock;
+SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
+\echo :SQLSTATE
+RESET ROLE;
 SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "history": {"keepLast": 100}}');
+SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "golden_clock.step", "executeFunction": "xdb.schedule_tick"}}}');
+\echo :SQLSTATE
+SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "changes": "events"}');
+\echo :SQLSTATE
+SELECT xdb.register_process_type('Schedule', NULL, '{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "history": {"keepLast": 50}, "priority": 1, "retentionSeconds": 60}');
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
 \echo :SQLSTATE
 
