@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::Workload;
-use super::w8_idle::{Idle, SERVER};
+use super::w8_idle::{Idle, SERVER, SERVERS_OWN};
 use super::w15_pull::{self, COMPLETE, Completed};
 use crate::chain;
 use crate::lab::{Lab, Stage, wait_for};
@@ -60,7 +60,8 @@ fn idle(stage: &Stage<'_>, sessions: usize, calls: u64, length: Duration) -> Res
         let measured = (|| -> Result<Run, String> {
             let waiting = || Ok(stage.superuser().one::<i64>(WAITING) == sessions as i64);
             wait_for("all sessions wait", Duration::from_secs(300), waiting)?;
-            stage.come_to_rest(Duration::from_secs(1))?;
+            // What the sessions did when they connected would be counted.
+            stage.come_to_rest(SERVERS_OWN)?;
             let mut run = Idle::over(stage, length);
             let (mut latencies, mut db) = (Vec::new(), stage.app());
             for number in 0..calls {

@@ -17,7 +17,7 @@ const XIDS: &str = "transaction ids used";
 const WAL: &str = "WAL bytes written";
 
 /// After this time without other WAL, the background writer writes the open transactions to the WAL.
-const SERVERS_OWN: Duration = Duration::from_secs(16);
+pub const SERVERS_OWN: Duration = Duration::from_secs(16);
 
 /// This part of a core, in percent, counts as nothing.
 pub const HARDLY_ANY: f64 = 0.1;
