@@ -81,7 +81,7 @@ impl Standings {
 
 impl Draft<'_> {
     /// The standing of a state. All are counted when a decision first asks for one. Otherwise each of very many steps
-    /// would look through all others.
+    /// would scan all others.
     fn standing(&mut self, state_id: &str) -> Standing {
         let standings = self.standings.get_or_insert_with(|| {
             let mut standings = Standings::default();
