@@ -22,6 +22,9 @@ use xdb_cluster_tests::options::{clock_seed, number};
 use xdb_cluster_tests::prelude::*;
 use xdb_cluster_tests::random::Random;
 
+/// In bytes.
+const LONGEST_STATEMENT: usize = 256 << 20;
+
 /// Roles of the sessions. `boss` registers, pauses and purges as well.
 const SESSIONS: [&str; 6] = ["app", "app", "other", "other", "boss", "app"];
 
@@ -215,6 +218,10 @@ fn session(
         } else {
             call(&mut random, functions)
         };
+        // No client can send more, or a zero byte.
+        if sql.len() > LONGEST_STATEMENT || sql.contains('\0') {
+            continue;
+        }
         let done = if claims { claim(&mut db).map(|calls| claimed = calls) } else { db.try_run(&sql) };
         let code = match done {
             Ok(()) => "done".to_owned(),
