@@ -146,11 +146,12 @@ statements! {
         => fn give_back(states: [StateKey], now: Timestamp) -> u64;
     GIVE_BACK_ALL = format!("UPDATE xdb.global_message m SET {} WHERE m.taken_by = ANY ($2)", free("$1"))
         => fn give_back_all(now: Timestamp, ids: &[ExecutionId]) -> u64;
-    // A message that has expired, and that no state took at this offer, is deleted at once.
+    // A message that has expired, and that no state took at this offer, is deleted at once. One that expires at once may
+    // have been published after this turn began.
     OFFERED = "WITH expired AS (DELETE FROM xdb.global_message \
-            WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= $2) \
+            WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= GREATEST($2, published_at)) \
         UPDATE xdb.global_message SET fresh = false \
-        WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > $2)"
+        WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > GREATEST($2, published_at))"
         => fn offered(numbers: &[i64], now: Timestamp) -> ();
     /// The first free messages of queues, with any key: at most `wanted` of each.
     HEADS_OF_QUEUES = heads::<HeadOfQueue>("", "m.number + 0", "$3")

@@ -45,7 +45,7 @@ DEALLOCATE statement;
 
 -- xdb::store::app_functions::KIND
 PREPARE statement AS
-SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, p.prorettype = 'jsonb'::pg_catalog.regtype OR $3 AND p.prorettype = 'void'::pg_catalog.regtype AS fits, n.nspname LIKE 'pg\_temp%' AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid;
+SELECT p.prokind = 'f' AND NOT p.proretset AS is_plain, p.prorettype = 'jsonb'::pg_catalog.regtype OR $3 AND p.prorettype = 'void'::pg_catalog.regtype AS fits, pg_catalog.starts_with(n.nspname::text, 'pg_temp') AS is_temporary, pg_catalog.has_function_privilege($2::oid, p.oid, 'EXECUTE') AND pg_catalog.has_schema_privilege($2::oid, n.oid, 'USAGE') AS may_execute FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid = $1::oid;
 DEALLOCATE statement;
 
 -- xdb::store::app_functions::MERGING
@@ -105,7 +105,7 @@ DEALLOCATE statement;
 
 -- xdb::store::catalog::KIND
 PREPARE statement AS
-SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR n.nspname LIKE 'pg\_%' OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1;
+SELECT c.relkind IN ('r', 'p') AS has_rows, n.nspname = 'xdb' OR pg_catalog.starts_with(n.nspname::text, 'pg_') OR n.nspname = 'information_schema' AS is_of_system, c.relpersistence = 't' AS is_temporary FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1;
 DEALLOCATE statement;
 
 -- xdb::store::catalog::MISSING_PRIVILEGES
@@ -555,7 +555,7 @@ DEALLOCATE statement;
 
 -- xdb::store::global_queue::OFFERED
 PREPARE statement AS
-WITH expired AS (DELETE FROM xdb.global_message WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= $2) UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > $2);
+WITH expired AS (DELETE FROM xdb.global_message WHERE number = ANY ($1) AND taken_by IS NULL AND expires_at <= GREATEST($2, published_at)) UPDATE xdb.global_message SET fresh = false WHERE number = ANY ($1) AND fresh AND (expires_at IS NULL OR expires_at > GREATEST($2, published_at));
 DEALLOCATE statement;
 
 -- xdb::store::global_queue::OLD_KEYS
