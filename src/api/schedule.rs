@@ -39,7 +39,10 @@ pub fn schedule(args: &Args) -> Result<Value> {
     caller.on_system_tables(|spi, registry| {
         TypeToStart::find(spi, registry, &request.start.process_type)?;
         let of_schedules = TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)?;
-        of_schedules.has(is_of_schedules).then_some(()).ok_or_else(|| unregistered(error::not_of_schedules(SCHEDULE)))
+        match is_of_schedules(of_schedules.definition()) {
+            true => Ok(()),
+            false => Err(unregistered(error::not_of_schedules(SCHEDULE))),
+        }
     })?;
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     let (expression, zone) = (quoted(&cron.expression), quoted(cron.timezone.as_deref().unwrap_or_default()));

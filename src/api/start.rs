@@ -229,14 +229,13 @@ impl TypeToStart {
         self.process_type.id
     }
 
-    /// Whether the definition has this property.
-    pub fn has(&self, property: impl Fn(&Definition) -> bool) -> bool {
-        property(&self.process_type.definition)
+    pub fn definition(&self) -> &Definition {
+        &self.process_type.definition
     }
 
     /// Whether this start begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
-        start.starting_state.is_some() || self.process_type.definition.starting_state.is_some()
+        start.starting_state.is_some() || self.definition().starting_state.is_some()
     }
 
     pub fn find(spi: &Spi, registry: &mut Registry, name: &str) -> Result<Self> {

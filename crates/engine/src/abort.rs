@@ -36,7 +36,6 @@ impl Draft<'_> {
             self.fold_attempts(*seq, Api::WaitUntil);
             self.fold_attempts(*seq, Api::Execute);
             self.emit(Event::StateAborted { seq: *seq, reason: reason.map(str::to_owned) });
-            self.unserved = true;
             self.end_guards_of(*seq);
         }
     }

@@ -132,6 +132,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     pub(crate) fn emit(&mut self, event: Event) {
+        self.unserved |= matches!(event, Event::MessagesReceived { .. } | Event::StateAborted { .. });
         self.recount(&event, usize::wrapping_sub);
         self.execution.apply(&event, self.context.now);
         self.recount(&event, usize::wrapping_add);
@@ -649,7 +650,6 @@ impl Draft<'_> {
         }
         if !messages.is_empty() {
             self.emit(Event::MessagesReceived { publisher, messages });
-            self.unserved = true;
         }
     }
 

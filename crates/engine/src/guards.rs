@@ -23,8 +23,7 @@ impl Definition {
 
     /// The states that list a guard.
     fn guarded_by(&self, guard: &str) -> impl Iterator<Item = &String> {
-        let lists = move |options: &StateConfig| options.guards.iter().flatten().any(|listed| listed == guard);
-        self.states.iter().filter(move |(_, options)| lists(options)).map(|(state_id, _)| state_id)
+        self.states.keys().filter(move |state_id| self.lists(state_id, guard))
     }
 
     fn lists(&self, state_id: &str, guard: &str) -> bool {
