@@ -52,6 +52,11 @@ pub struct App {
 }
 
 impl App {
+    /// How many hours after now it is about noon in UTC. At night, steps of a day meet changes of the clock.
+    pub fn hours_to_noon(&self) -> i32 {
+        self.db().one("SELECT (36 - extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::int) % 24")
+    }
+
     /// A database of this name in the cluster that the tests of a binary share.
     pub fn new(name: &str) -> App {
         App::set_up(Home::Shared(Cluster::shared()), name, "")

@@ -747,6 +747,23 @@ fn counting(more: Value) -> Definition {
     Definition::starting_with("Count").step_with("Count", config).maps("public.counters", "id", &["n"])
 }
 
+/// The row `r` of the table `counters`, and a function that runs this statement and counts in the row, again and again
+/// until the switch is off.
+fn counts_while_on(statement: &str) -> String {
+    format!(
+        "INSERT INTO counters VALUES ('r', 0);
+         CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
+         CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             {statement};
+             RETURN jsonb_build_object(
+                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
+                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
+                     THEN '{{\"nextStates\": [{{\"stateId\": \"Count\"}}]}}'::jsonb
+                     ELSE '{{\"threadCloseDecision\": {{\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}}}'::jsonb END);
+         END $$;"
+    )
+}
+
 /// Functions lock what they load. If a state was repeated too often because of that, they avoid its rows for a while.
 #[test]
 fn states_and_functions_that_count_in_one_row_lose_no_update_and_do_not_starve() {
@@ -754,18 +771,9 @@ fn states_and_functions_that_count_in_one_row_lose_no_update_and_do_not_starve()
     // Steps of slow tables are repeated without the marks that this is about.
     let app = App::alone("functions_crowd", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
     app.db().run(ORDER);
-    app.db().run(
-        "CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
-         INSERT INTO counters VALUES ('r', 0);
-         CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
-             INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'count');
-             RETURN jsonb_build_object(
-                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
-                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
-                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
-                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
-         END $$;",
-    );
+    app.db().run(&counts_while_on(
+        "INSERT INTO public.ledger (process, what) VALUES (request->'context'->>'processId', 'count')",
+    ));
     let mut db = app.db();
     let _worker = app.worker(|call: &Call| {
         // Long enough for functions to come between.
@@ -804,18 +812,7 @@ fn a_state_that_is_repeated_after_pauses_gets_its_row_from_functions() {
     const DISTURBED: u64 = 12;
     let app = App::alone("functions_paused", ClusterOptions::default().set("xdb.apply_timeout", "1min"));
     let mut db = app.db();
-    db.run(
-        "INSERT INTO counters VALUES ('r', 0);
-         CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
-         CREATE FUNCTION count_on(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
-             PERFORM pg_sleep(0.02);
-             RETURN jsonb_build_object(
-                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
-                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
-                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
-                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
-         END $$;",
-    );
+    db.run(&counts_while_on("PERFORM pg_sleep(0.02)"));
     let calls = Arc::new(AtomicU64::new(0));
     let (other, counted) = (Mutex::new(app.db()), calls.clone());
     let _worker = app.worker(move |call: &Call| {
@@ -850,24 +847,13 @@ fn functions_that_hold_a_row_all_of_the_time_leave_it_to_the_answer_of_a_state()
         ClusterOptions::default().set("xdb.runners", "2").set("xdb.apply_timeout", "1min"),
     );
     let mut db = app.db();
-    db.run(
-        "INSERT INTO counters VALUES ('r', 0);
-         CREATE TABLE switch (on_ boolean); INSERT INTO switch VALUES (true);
-         CREATE FUNCTION hold(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
-             PERFORM pg_sleep(0.1);
-             RETURN jsonb_build_object(
-                 'writeToGlobalAttributes', jsonb_build_object('n', (request->'loadedGlobalAttributes'->>'n')::int + 1),
-                 'stateDecision', CASE WHEN (SELECT on_ FROM public.switch)
-                     THEN '{\"nextStates\": [{\"stateId\": \"Count\"}]}'::jsonb
-                     ELSE '{\"threadCloseDecision\": {\"closeType\": \"FORCE_COMPLETE_PROCESS\"}}'::jsonb END);
-         END $$;",
-    );
+    db.run(&counts_while_on("PERFORM pg_sleep(0.1)"));
     let _worker = app.worker(|call: &Call| match call.global("n").as_i64() {
         Some(n) => force_complete(json!(null)).globals(json!({"n": n + 1})).into(),
         None => error(400, "NoRow", "it was not loaded"),
     });
     app.register("State", &counting(json!({})));
-    register(&app, "Functions", &counting(json!({"executeFunction": "public.hold"})));
+    register(&app, "Functions", &counting(json!({"executeFunction": "public.count_on"})));
     for n in 0..6 {
         db.start(&format!("function{n}"), "Functions").key("r").go();
     }

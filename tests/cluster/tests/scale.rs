@@ -272,7 +272,7 @@ fn a_schedule_whose_starts_are_refused_skips_these_ticks_alone() {
     );
     let (mut db, mut boss) = (app.db(), app.superuser());
     // About noon. In the night, a change of the clock would leave one step without a tick.
-    let noon: i32 = db.one("SELECT (36 - extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::int) % 24");
+    let noon = app.hours_to_noon();
     let shift_clock = |day| app.cluster().set("xdb.now", &format!("{day} days {noon} hours"));
     shift_clock(0);
     let start = literal(r#"{"process_type": "Report", "process_id": "night-{time}"}"#);

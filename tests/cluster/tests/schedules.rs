@@ -50,7 +50,7 @@ fn cron_ticks_once_each_night_of_a_year_across_both_changes_of_the_clock() {
     let app = application(App::alone("cron_year", ClusterOptions::default()));
     let mut db = app.db();
     // About noon. In the night, a step of a day could pass two ticks, of which one would be missed.
-    let noon: i32 = db.one("SELECT (36 - extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::int) % 24");
+    let noon = app.hours_to_noon();
     app.cluster().set("xdb.now", &format!("{noon} hours"));
     schedule(&mut db, "nightly", "30 2 * * *", "night-{time}");
     wait_until("it waits", 20, || waits_beyond(&mut db, "nightly", &format!("{noon} hours")));
