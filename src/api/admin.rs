@@ -136,7 +136,13 @@ pub fn status(_: &Args) -> Result<Value> {
             return Ok((reasons, None, None, Vec::new(), 0));
         }
         let ownership = instance::ownership(spi)?;
-        reasons.extend(ownership.reason());
+        if let Some(reason) = ownership.reason() {
+            reasons.push(reason);
+            if matches!(main.state, EngineState::Running | EngineState::Unused) {
+                // A subscription has brought the row of the owner since the engine's last turn.
+                main.state = EngineState::Copy;
+            }
+        }
         if !sees_figures {
             return Ok((reasons, None, None, Vec::new(), 0));
         }

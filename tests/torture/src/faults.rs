@@ -80,6 +80,21 @@ impl Kind {
         Kind::StandStill,
     ];
 
+    /// Whether the server loses what it has not flushed.
+    fn crashes_the_server(self) -> bool {
+        matches!(
+            self,
+            Kind::KillScheduler
+                | Kind::KillRpcBackend
+                | Kind::KillBackend
+                | Kind::KillPostmaster
+                | Kind::StopImmediate
+                | Kind::KillRunner
+                | Kind::KillPullWorker
+                | Kind::WalFull
+        )
+    }
+
     /// The kinds that end every round. Interrupted processes have to complete after them.
     pub const RESTARTS: &[Kind] =
         &[Kind::KillScheduler, Kind::KillPostmaster, Kind::StopImmediate, Kind::StopFast, Kind::TerminateScheduler];
@@ -209,6 +224,18 @@ impl<'a> Saboteur<'a> {
 
     /// Makes one fault now. False: it found nothing to break.
     pub fn fault<'scope>(&mut self, kind: Kind, scope: Option<&'scope Scope<'scope, '_>>) -> bool
+    where
+        'a: 'scope,
+    {
+        let world = self.world;
+        if kind.crashes_the_server() {
+            world.ledger.crashing(|| self.make(kind, scope))
+        } else {
+            self.make(kind, scope)
+        }
+    }
+
+    fn make<'scope>(&mut self, kind: Kind, scope: Option<&'scope Scope<'scope, '_>>) -> bool
     where
         'a: 'scope,
     {

@@ -15,6 +15,9 @@ use crate::shapes::Shape;
 /// Timers follow the server's clock, these measurements the monotonic clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(5);
 
+/// Longer than any crash with the restart after it.
+const NO_CRASH_LASTS: Duration = Duration::from_secs(3600);
+
 /// An answer that was given.
 pub struct Given {
     /// The call's id.
@@ -75,6 +78,8 @@ struct Lease {
 
 struct Calls {
     request: String,
+    /// When this request came first.
+    since: Instant,
     /// The key of the request, empty if it was claimed.
     key: String,
     /// The starts that the request's input was merged from.
@@ -90,6 +95,8 @@ struct State {
     /// The call that got each message.
     delivered: HashMap<String, String>,
     complaints: Vec<String>,
+    /// The end of the last crash. In the future while the server may crash at any moment.
+    crashed: Option<Instant>,
     next_nonce: u64,
     count: u64,
     repeated: u64,
@@ -103,6 +110,14 @@ pub struct Ledger(Mutex<State>);
 impl Ledger {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("nothing panics with the lock")
+    }
+
+    /// Records that the server may crash at any moment until the end of `crash`, and returns what that returns.
+    pub fn crashing<T>(&self, crash: impl FnOnce() -> T) -> T {
+        self.state().crashed = Some(Instant::now() + NO_CRASH_LASTS);
+        let done = crash();
+        self.state().crashed = Some(Instant::now());
+        done
     }
 
     /// Records a call that the engine made. Returns its number among the calls with its id.
@@ -197,8 +212,8 @@ impl Ledger {
     /// Forgets everything except the counts and the last number of an answer. Numbers stay unique.
     pub fn turn_the_page(&self) {
         let mut state = self.state();
-        let State { next_nonce, count, repeated, claimed, .. } = *state;
-        *state = State { next_nonce, count, repeated, claimed, ..State::default() };
+        let State { crashed, next_nonce, count, repeated, claimed, .. } = *state;
+        *state = State { crashed, next_nonce, count, repeated, claimed, ..State::default() };
     }
 }
 
@@ -222,16 +237,19 @@ fn seen<'s>(state: &'s mut State, call: &Call) -> &'s mut Calls {
     let (key, starts) = (call.idempotency_key(), starts(call));
     let new = || Calls {
         request: request.clone(),
+        since: call.at,
         key: key.to_owned(),
         starts: starts.clone(),
         arrivals: Vec::new(),
         lease: None,
     };
+    let crashed = state.crashed;
     let known = state.calls.entry(id.to_owned()).or_insert_with(new);
     // A lease that was lost in a crash prevents no merge. The next request has more starts, and another key.
     let is_merged = !known.starts.is_empty() && starts.len() > known.starts.len() && starts.starts_with(&known.starts);
-    if is_merged && (key.is_empty() || key != known.key) {
-        (known.request, known.key, known.starts) = (request, key.to_owned(), starts);
+    let was_lost = crashed.is_some_and(|crashed| known.since < crashed);
+    if is_merged && was_lost && (key.is_empty() || key != known.key) {
+        (known.request, known.since, known.key, known.starts) = (request, call.at, key.to_owned(), starts);
     } else if known.request != request {
         let before = &known.request;
         state.complaints.push(format!(
