@@ -56,7 +56,7 @@ install: ## copy what was built into the Postgres of PG_CONFIG, or under DESTDIR
 dist: ## the sources of the last commit as an archive for PGXN
 	@scripts/dist
 
-package-test: ## build the Debian package, the PGXN archive and the image, and use them in chroots (MAJOR=15 or 17, PARTS=)
+package-test: ## build the Debian package, the PGXN archive and the image, and use them in chroots (MAJOR=15, 17 or 18, PARTS=)
 	@scripts/package-test $(or $(MAJOR),15) $(PARTS)
 
 psql: ## psql on a throwaway server with XDB

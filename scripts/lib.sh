@@ -274,7 +274,8 @@ release_of() {
     case $1 in
     15) printf 'bookworm\n' ;;
     17) printf 'trixie\n' ;;
-    *) die "which major version? 15 or 17" ;;
+    18) printf 'forky\n' ;;
+    *) die "which major version? 15, 17 or 18" ;;
     esac
 }
 

@@ -46,7 +46,7 @@ impl Page for ProcessPage {
     const TITLE: &'static str = "Process";
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
-        let id = field(asked.fields, "id").ok_or_else(|| Trouble::new("the page needs a process id"))?;
+        let id = field(asked.fields, "id").unwrap_or_default();
         let read = show::read(asked.session, id, field(asked.fields, "execution")).await?;
         let execution = read.process["processExecutionId"].as_str().unwrap_or_default();
         let of_execution = [Some(id), Some(execution)];
