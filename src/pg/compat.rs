@@ -41,6 +41,23 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
     }
 }
 
+/// Ends this process in the server's way. The bindings of 18 do not say that the server's function never returns.
+///
+/// # Safety
+/// No destructor may be pending.
+pub unsafe fn proc_exit(code: c_int) -> ! {
+    // SAFETY: no destructor is pending.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        pg_sys::proc_exit(code);
+        #[cfg(feature = "pg18")]
+        {
+            pg_sys::proc_exit(code);
+            std::process::abort()
+        }
+    }
+}
+
 /// Runs `body` for each setting that this process knows.
 pub fn each_setting(mut body: impl FnMut(&mut pg_sys::config_generic)) {
     // SAFETY: the list has as many entries as the server says, and the entries stay. The list itself is freed if it was

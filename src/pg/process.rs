@@ -95,7 +95,7 @@ fn keep_memory() {
 /// Ends this process in the server's way. The caller must have no destructor pending.
 pub fn exit(code: c_int) -> ! {
     // SAFETY: ends the process in the server's way. The caller has no destructor pending.
-    unsafe { pg_sys::proc_exit(code) }
+    unsafe { compat::proc_exit(code) }
 }
 
 /// When this process last read the configuration. Changes with each reload.
