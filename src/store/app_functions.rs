@@ -170,17 +170,18 @@ impl MergeFunction {
     pub fn find(spi: &Spi, function: &str) -> Result<Self> {
         let signature = format!("{function}(pg_catalog.jsonb, pg_catalog.jsonb)");
         let refused = |what: String| Err(error::invalid_argument("options.merge.input", what));
-        match merging(spi, &signature) {
-            Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => {
-                refused(format!("{function} is not the name of a function: {}", error.message))
-            }
-            Err(error) => Err(error),
-            Ok(None) => refused(format!("there is no function {function}(jsonb, jsonb)")),
-            Ok(Some((_, false, _))) => {
+        let found = match merging(spi, &signature) {
+            // What can't be a name. From 16 on, the server finds no function then.
+            Err(error) if [INVALID_NAME, SYNTAX_ERROR].contains(&error.code) => None,
+            found => found?,
+        };
+        match found {
+            None => refused(format!("there is no function {function}(jsonb, jsonb)")),
+            Some((_, false, _)) => {
                 refused(format!("{function}(jsonb, jsonb) is not a function that returns one jsonb"))
             }
-            Ok(Some((_, _, false))) => Err(error::may_not_call(function)),
-            Ok(Some((oid, ..))) => Ok(Self { oid: oid.to_u32() }),
+            Some((_, _, false)) => Err(error::may_not_call(function)),
+            Some((oid, ..)) => Ok(Self { oid: oid.to_u32() }),
         }
     }
 

@@ -56,7 +56,7 @@ WHERE t.typnamespace = 'xdb'::regnamespace AND t.typrelid = 0
 SELECT i.type, i.identity FROM pg_depend AS d CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS i
 WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'xdb')
-  AND i.type NOT IN ('function', 'table', 'view', 'sequence', 'schema', 'composite type');
+  AND i.type NOT IN ('function', 'table', 'view', 'sequence', 'schema', 'composite type', 'type');
 
 -- So no role's tables and functions can block an update.
 GRANT CREATE ON SCHEMA public TO golden_usage;
