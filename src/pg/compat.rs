@@ -47,15 +47,9 @@ pub fn new_wait_event_set(events: c_int) -> *mut pg_sys::WaitEventSet {
 /// No destructor may be pending.
 pub unsafe fn proc_exit(code: c_int) -> ! {
     // SAFETY: no destructor is pending.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        pg_sys::proc_exit(code);
-        #[cfg(feature = "pg18")]
-        {
-            pg_sys::proc_exit(code);
-            std::process::abort()
-        }
-    }
+    unsafe { pg_sys::proc_exit(code) };
+    #[cfg(feature = "pg18")]
+    std::process::abort()
 }
 
 /// Runs `body` for each setting that this process knows.
