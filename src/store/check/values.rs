@@ -51,8 +51,9 @@ const TASK: &[(&str, &str)] = &[
         "pg_catalog.to_jsonb(t.attempt) < (s.call -> 'failedAttempts')",
         "'attempt is ' || t.attempt || ', and more attempts than that have failed'",
     ),
+    // Calls in the other lanes get the worker of their type when they leave them.
     (
-        "w.worker_id IS NULL AND y.type_id IS NOT NULL AND (t.worker_id <> 0 OR t.lane = 0)",
+        "w.worker_id IS NULL AND y.type_id IS NOT NULL AND (t.lane = 0 OR t.lane = 1 AND t.worker_id <> 0)",
         "'its worker is not registered'",
     ),
     (

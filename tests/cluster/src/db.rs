@@ -181,12 +181,18 @@ impl Db {
 
     /// The text of a query's one value, as psql shows it.
     pub fn text(&mut self, sql: &str) -> String {
-        let answer = self.client.simple_query(sql).unwrap_or_else(|error| panic!("{sql}\n{:?}", SqlError::from(error)));
-        let row = answer.into_iter().find_map(|message| match message {
+        let text = self.try_text(sql).unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
+        text.unwrap_or_else(|| panic!("no row: {sql}"))
+    }
+
+    /// The same, or None without a row. The query may fail. It is one simple message: the client prepares the other
+    /// queries first, and hears no error that comes after their description, such as one of a statement timeout. In a
+    /// transaction block, the next statement would fail with 25P02.
+    pub fn try_text(&mut self, sql: &str) -> Result<Option<String>, SqlError> {
+        Ok(self.client.simple_query(sql)?.into_iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or("NULL").to_owned()),
             _ => None,
-        });
-        row.unwrap_or_else(|| panic!("no row: {sql}"))
+        }))
     }
 
     /// The one `json` or `jsonb` value of a query. SQL's NULL becomes JSON's null.

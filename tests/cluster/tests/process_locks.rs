@@ -624,6 +624,8 @@ fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
         let mut db = app.db();
         turns_pass(&mut db, "another");
         assert_eq!(holders(&mut db, "name"), ["a"]);
+        // The copy has the row of a's call, too.
+        wait_until("a waits", 10, || db.count("xdb.waits WHERE process_id = 'a'") == 1);
         // A lock that the dead scheduler was about to grant.
         app.superuser().run("UPDATE xdb.process_lock SET judge_at = NULL");
         let dump = app.cluster().dump(app.database(), &["-Fc"]);

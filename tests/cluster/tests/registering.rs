@@ -55,6 +55,25 @@ fn calls_that_wait_in_a_pause_go_to_the_types_new_worker() {
 }
 
 #[test]
+fn a_parked_call_of_an_unregistered_worker_is_sound_and_goes_to_the_types_new_worker() {
+    let app = App::new("registering_parked");
+    let first = app.worker_named("first", |_| force_complete(json!("by the first")));
+    let _second = app.worker_named("second", |_| force_complete(json!("by the second")));
+    app.register_with("first", "one", &patient());
+    let (mut db, mut superuser) = (app.db(), app.superuser());
+    superuser.run("SELECT xdb.pause_process_type('one')");
+    db.start("p", "one").go();
+    wait_until("it is parked", 10, || superuser.count("xdb.task WHERE lane = 2") == 1);
+    app.register_with("second", "one", &patient());
+    superuser.run("SELECT xdb.unregister_worker('first')");
+    assert_eq!(db.all::<String>("SELECT problem FROM xdb.check_process('p') AS c (problem)"), [""; 0]);
+    superuser.run("SELECT xdb.resume_process_type('one')");
+    assert_eq!(db.completes("p").result(), "by the second");
+    assert_eq!(first.count(|_| true), 0);
+    app.done(&[]);
+}
+
+#[test]
 fn a_call_that_commits_under_an_unregistered_worker_moves_to_the_types_new_worker() {
     let app = App::new("registering_gone");
     let _first = app.worker_named("first", |_| force_complete(json!("by the first")));

@@ -28,12 +28,12 @@ pub fn resolve(world: &World, name: &str) {
             if mends {
                 db.try_run(&format!("SELECT {}", mended(&literal(&id))))?;
             }
-            let resolved = db.try_one::<i32>(&format!("SELECT xdb.retry_now({})", literal(&id)))?;
+            let resolved = db.try_text(&format!("SELECT xdb.retry_now({})", literal(&id)))?;
             db.try_run(end)?;
             Ok(resolved)
         });
         match attempt {
-            Attempt::Done(1) if end == "COMMIT" => world.record.resolved(&id),
+            Attempt::Done(Some(retried)) if end == "COMMIT" && retried == "1" => world.record.resolved(&id),
             // Another session has resolved it, and the process has ended.
             Attempt::Refused(error) if error.code == codes::NOT_RUNNING || passes(&error) => {}
             Attempt::Refused(error) => world.record.complain(format!("the incident of {id} stays: {error:?}")),

@@ -230,7 +230,7 @@ impl<'a> PullWorker<'a> {
         let (mut given, mut ending) = (None, false);
         let attempt = self.session.attempt(|db: &mut Db| {
             db.try_run("BEGIN")?;
-            let text = db.try_maybe::<String>(&sql)?;
+            let text = db.try_text(&sql)?;
             let runs_since = session::runs_since(db)?;
             if let Some(claimed) = text.and_then(|text| Claimed::read(&text, Instant::now(), runs_since)) {
                 world.ledger.looked_at(&claimed.call);

@@ -149,7 +149,8 @@ impl<'a> Session<'a> {
 /// Since when the server has run without a crash, by [`crate::schema::RUNS_SINCE`]. An error if the postmaster was
 /// killed: then the checkpointer ends before the sessions do.
 pub fn runs_since(db: &mut Db) -> Result<i64, SqlError> {
-    db.try_one::<Option<i64>>("SELECT public.runs_since()")?
+    db.try_text("SELECT public.runs_since()")?
+        .and_then(|since| since.parse().ok())
         .ok_or_else(|| SqlError::new("57P01", "the server is about to end"))
 }
 
