@@ -145,15 +145,27 @@ impl Metric {
             }
         };
         for (suffix, labels, value) in &self.samples {
-            _ = write!(text, "{name}{ending}{suffix}");
+            text.extend([name, ending, suffix]);
             let mut before = '{';
             for (name, value) in labels {
-                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                _ = write!(text, "{before}{name}=\"{value}\"");
+                _ = write!(text, "{before}{name}=\"");
+                push_escaped(text, value);
+                text.push('"');
                 before = ',';
             }
             let end = if labels.is_empty() { "" } else { "}" };
             _ = writeln!(text, "{end} {value}");
+        }
+    }
+}
+
+/// Appends the value of a label.
+fn push_escaped(text: &mut String, value: &str) {
+    for c in value.chars() {
+        match c {
+            '\\' | '"' => text.extend(['\\', c]),
+            '\n' => text.push_str("\\n"),
+            _ => text.push(c),
         }
     }
 }

@@ -87,11 +87,19 @@ pub fn table(columns: &[&str], rows: &[TextRow], cell: impl Fn(usize, &TextRow) 
     }
 }
 
+/// Rows of a table. One more is read, which says whether there are more.
+pub const ROWS: usize = 50;
+
 /// Cuts rows to the most that a page shows. Returns whether there are more.
 pub fn shown(rows: &mut Vec<TextRow>, most: usize) -> bool {
     let more = rows.len() > most;
     rows.truncate(most);
     more
+}
+
+/// What stands below a table: how many rows it has, and whether there are more.
+pub fn more_note(more: bool, rows: &[TextRow]) -> Markup {
+    html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }
 }
 
 /// The text of a column.

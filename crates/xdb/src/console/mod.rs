@@ -38,6 +38,9 @@ const LARGEST_FORM: usize = 64 * 1024;
 
 const COOKIE_NAME: &str = "xdb_console";
 
+/// The header of the requests that `xdb.js` makes by itself.
+const READ_AGAIN: &str = "xdb-read-again";
+
 /// What the command line says.
 pub struct ConsoleOptions {
     pub listen: SocketAddr,
@@ -231,7 +234,11 @@ async fn page_of<P: Page>(
     headers: HeaderMap,
     Query(fields): Query<FormFields>,
 ) -> Response {
-    let Some(visit) = Console::visit_name(&headers).and_then(|name| console.visits.find(name)) else {
+    let find = |name: &str| match headers.contains_key(READ_AGAIN) {
+        true => console.visits.look_at(name),
+        false => console.visits.find(name),
+    };
+    let Some(visit) = Console::visit_name(&headers).and_then(find) else {
         return log_in_page(&console, None);
     };
     let read = async {

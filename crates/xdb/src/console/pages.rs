@@ -1,6 +1,6 @@
 //! The pages of the console, except that of one process. No page counts rows or skips rows: each begins at a key.
 
-use super::layout::{TextRow, encoded, process_link, shown, table, text, value};
+use super::layout::{ROWS, TextRow, encoded, more_note, process_link, shown, table, text, value};
 use super::{Page, PageRequest, field, pictures};
 use crate::connection::Trouble;
 use crate::sentence::explain;
@@ -10,8 +10,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows of a table. One more is read, which says whether there are more.
-const ROWS: usize = 50;
+/// The most workers, and the most types, of the page about them. One more is read.
+const REGISTERED: usize = 1000;
 
 // The last column of a statement with a next page is the key of the row. The statement gets the key of the last row that
 // was shown, and reads the rows after it.
@@ -52,11 +52,11 @@ const INCIDENTS: &str = "SELECT process_id, execution_id::text, state_execution_
 const WORKERS: &str = "SELECT name, COALESCE(url, CASE WHEN registered_at IS NOT NULL THEN 'a pull worker' END), owner::text, \
         in_flight::text, max_concurrency::text, waiting::text, breaker, calls::text, failures::text, \
         to_char(last_error_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
-    FROM xdb.workers ORDER BY name LIMIT 1000";
+    FROM xdb.workers ORDER BY name LIMIT 1001";
 
 const TYPES: &str = "SELECT process_type, worker, owner::text, version::text, concat_ws(' ', pause_mode, pause_reason), \
         (definition -> 'globalQueues')::text \
-    FROM xdb.process_types ORDER BY process_type LIMIT 1000";
+    FROM xdb.process_types ORDER BY process_type LIMIT 1001";
 
 const QUEUE_OF_PROCESS: &str = "SELECT queue_name, \"position\"::text, message_id, left(payload::text, 4097), \
         CASE WHEN received THEN 'received' ELSE 'published' END, jsonb_build_array(execution_id, queue_name, \"position\")::text \
@@ -77,11 +77,7 @@ const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'wai
         to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
     FROM xdb.locks AS l WHERE $1 IS NULL OR name = $1 ORDER BY l.name, l.granted DESC, l.place LIMIT 51";
 
-fn more_note(more: bool, rows: &[TextRow]) -> Markup {
-    html! { p.note { (rows.len()) " shown" @if more { ", more exist" } } }
-}
-
-/// What stands below a table: how many rows it has and, if there are more, a link to them. The page of the link gets the
+/// The same and, if there are more rows, a link to them. The page of the link gets the
 /// key of the last row in the field `key`, and the fields `kept` of this page.
 fn below(asked: &PageRequest<'_>, page: &str, kept: &[&str], key: &str, rows: &[TextRow], more: bool) -> Markup {
     let kept = kept.iter().filter_map(|name| Some((*name, field(asked.fields, name)?)));
@@ -208,8 +204,9 @@ impl Page for WorkersPage {
     const TITLE: &'static str = "Workers and types";
 
     async fn body(asked: &PageRequest<'_>) -> Result<Markup, Trouble> {
-        let workers = asked.session.rows(WORKERS, &[]).await?;
-        let types = asked.session.rows(TYPES, &[]).await?;
+        let mut workers = asked.session.rows(WORKERS, &[]).await?;
+        let mut types = asked.session.rows(TYPES, &[]).await?;
+        let (more_workers, more_types) = (shown(&mut workers, REGISTERED), shown(&mut types, REGISTERED));
         let cell = |column: usize, row: &TextRow| plain(row, column);
         let worker_columns = [
             "Worker",
@@ -226,8 +223,10 @@ impl Page for WorkersPage {
         Ok(html! {
             div data-refresh {
                 (table(&worker_columns, &workers, cell))
+                (more_note(more_workers, &workers))
                 h2 { "Process types" }
                 (table(&["Type", "Worker", "Owner", "Version", "Pause", "Global queues"], &types, cell))
+                (more_note(more_types, &types))
                 p.note { "An operator, and a member of the owner, see more than names." }
             }
         })

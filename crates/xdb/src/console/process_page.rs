@@ -1,6 +1,6 @@
 //! The page of one process: the sentences, actions, its timeline, steps and attributes.
 
-use super::layout::{LONGEST_VALUE, TextRow, encoded, process_link, shown, table, text, value};
+use super::layout::{LONGEST_VALUE, ROWS, TextRow, encoded, more_note, process_link, shown, table, text, value};
 use super::pictures::Span;
 use super::{Page, PageRequest, actions, field};
 use crate::connection::Trouble;
@@ -13,7 +13,7 @@ use maud::{Markup, html};
 const EVENTS: usize = 200;
 
 const EXECUTIONS: &str = "SELECT execution_id::text, status, to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') \
-    FROM xdb.processes AS p WHERE process_id = $1 ORDER BY p.execution_id DESC LIMIT 20";
+    FROM xdb.processes AS p WHERE process_id = $1 ORDER BY p.execution_id DESC LIMIT 51";
 
 // See the statements of pages.rs: these read the last rows of tables, under row-level security.
 
@@ -26,7 +26,7 @@ const TIMELINE: &str = "SELECT event_id::text, to_char(event_time AT TIME ZONE '
 const STEPS: &str = "SELECT state_execution_id, status, extract(epoch FROM started_at)::text, \
         to_char(started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), \
         attempt::text, repeats::text, left(input::text, 4097), extract(epoch FROM ended_at)::text \
-    FROM (SELECT seq, state_id, number FROM xdb.state_execution WHERE execution_id = $2::uuid ORDER BY seq DESC LIMIT 50) AS e \
+    FROM (SELECT seq, state_id, number FROM xdb.state_execution WHERE execution_id = $2::uuid ORDER BY seq DESC LIMIT 51) AS e \
     CROSS JOIN LATERAL (SELECT * FROM xdb.state_executions AS q WHERE q.process_id = $1 AND q.execution_id = $2::uuid \
         AND q.state_id = e.state_id AND q.number = e.number LIMIT 1) AS s \
     ORDER BY e.seq DESC";
@@ -50,8 +50,9 @@ impl Page for ProcessPage {
         let read = show::read(asked.session, id, field(asked.fields, "execution")).await?;
         let execution = read.process["processExecutionId"].as_str().unwrap_or_default();
         let of_execution = [Some(id), Some(execution)];
-        let executions = asked.session.rows(EXECUTIONS, &[Some(id)]).await?;
-        let steps = asked.session.rows(STEPS, &of_execution).await?;
+        let mut executions = asked.session.rows(EXECUTIONS, &[Some(id)]).await?;
+        let mut steps = asked.session.rows(STEPS, &of_execution).await?;
+        let (more_executions, more_steps) = (shown(&mut executions, ROWS), shown(&mut steps, ROWS));
         let attributes = asked.session.value(ATTRIBUTES, &of_execution).await?.unwrap_or_default();
         let events = events(asked, id, execution).await?;
         let buttons = actions::buttons(asked, &read.process).await?;
@@ -72,17 +73,21 @@ impl Page for ProcessPage {
                 }
             }
             (buttons)
-            h3 { "Timeline" }
-            div data-refresh { (timeline(&steps, read.now, hidden)) }
-            (events)
-            h3 { "Local attributes" }
-            (value(&attributes, hidden))
-            p { a href={ "queues?id=" (encoded(id)) } { "Messages in its queues" } }
-            @if executions.len() > 1 {
-                h3 { "Executions of this process id" }
-                ul { @for row in &executions {
-                    li { (process_link(id, text(row, 0))) " " (text(row, 0)) " " (text(row, 1)) " " (text(row, 2)) }
-                } }
+            div data-refresh {
+                h3 { "Timeline" }
+                (timeline(&steps, read.now, hidden))
+                (more_note(more_steps, &steps))
+                (events)
+                h3 { "Local attributes" }
+                (value(&attributes, hidden))
+                p { a href={ "queues?id=" (encoded(id)) } { "Messages in its queues" } }
+                @if executions.len() > 1 {
+                    h3 { "Executions of this process id" }
+                    ul { @for row in &executions {
+                        li { (process_link(id, text(row, 0))) " " (text(row, 0)) " " (text(row, 1)) " " (text(row, 2)) }
+                    } }
+                    (more_note(more_executions, &executions))
+                }
             }
         })
     }

@@ -13,7 +13,7 @@
     const selection = document.getSelection();
     if (!document.hidden && (!selection || selection.isCollapsed)) {
       try {
-        const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+        const answer = await fetch(location.href, { headers: { accept: "text/html", "xdb-read-again": "1" } });
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const problem = page.querySelector("main [role=alert]")?.textContent ?? "";
         // Another page than this one: the visit is over, or what this page could not show is there.
