@@ -119,6 +119,19 @@ fn the_first_of_two_guards_wins_and_the_message_of_the_other_stays() {
 }
 
 #[test]
+fn a_guard_is_served_before_the_state_that_waits_for_the_same_queue() {
+    let pay = StateConfig { guards: Some(vec!["Recall".to_owned()]), ..any(vec![from_queue("recall", 1, 1)]) };
+    let mut definition = order();
+    definition.states.insert("Pay".to_owned(), pay);
+    let mut world = World::started(definition);
+    world.execute(1, next(&["Pay"]));
+    // Pay-1 is 5, and its Recall-2 is 6.
+    assert_eq!([5, 6].map(|seq| world.status(seq)), [Waiting, Waiting]);
+    world.publish("recall", &["1"]);
+    assert_eq!([5, 6].map(|seq| world.status(seq)), [Aborted, Execute]);
+}
+
+#[test]
 fn a_message_that_the_answer_of_a_state_publishes_to_its_own_guard_stays() {
     let mut world = shipping();
     let effects = Effects { publish_to_local_queue: vec![message("recall", None, "1")], ..Effects::default() };

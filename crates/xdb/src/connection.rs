@@ -40,6 +40,15 @@ impl Trouble {
         Trouble { code: None, message: message.into(), hint: None }
     }
 
+    /// With advice if no server answers.
+    fn of_connecting(mut self, parameters: &Parameters) -> Trouble {
+        if self.code.is_none() && self.hint.is_none() {
+            let [host, port] = ["host", "port"].map(|name| parameters.get(name).unwrap_or_default());
+            self.hint = Some(format!("Does the server run at {host}, port {port}? See PGHOST and PGPORT."));
+        }
+        self
+    }
+
     /// With advice for errors that an installation has.
     fn advised(mut self, session: &ServerSession) -> Trouble {
         let ServerSession { database, role, .. } = session;
@@ -103,7 +112,8 @@ impl ServerSession {
     pub async fn open(parameters: &Parameters, purpose: Use) -> Result<ServerSession, Trouble> {
         let config = config(parameters, purpose.program).map_err(Trouble::new)?;
         let [database, role] = ["dbname", "user"].map(|name| parameters.get(name).unwrap_or_default().to_owned());
-        let (client, connection) = connect(&config, parameters).await?;
+        let connected = connect(&config, parameters).await;
+        let (client, connection) = connected.map_err(|trouble| trouble.of_connecting(parameters))?;
         let access = if purpose.reads_only { "on" } else { "off" };
         let timeout = purpose.statement_timeout;
         let own = format!("SET default_transaction_read_only = {access}; SET statement_timeout = '{timeout}'");

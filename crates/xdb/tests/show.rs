@@ -319,6 +319,7 @@ fn programs_get_json_and_exit_codes() {
     let nowhere = xdb(&app, "app", &["show", "waiting", "-h", "/nowhere"]);
     assert_eq!(nowhere.code, 2);
     assert!(nowhere.err.starts_with("xdb: error connecting to server"), "{}", nowhere.err);
+    assert!(nowhere.err.contains("Does the server run at "), "{}", nowhere.err);
     let stranger = xdb(&app, "stranger", &["show", "waiting"]);
     assert_eq!(stranger.code, 2);
     assert_eq!(

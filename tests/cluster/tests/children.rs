@@ -455,6 +455,30 @@ fn raised(db: &mut Db, handler: &str, id: &str, children: &Value) -> Option<SqlE
 }
 
 #[test]
+fn the_end_of_a_child_is_told_to_a_parent_of_a_paused_type_that_rejects_messages() {
+    let (app, worker, mut db) = family("children_reject");
+    let children: Vec<_> = (0..101)
+        .map(|n| json!({"processType": "child", "processId": format!("c{n}"), "onClose": "ended", "whenParentCloses": "LEAVE"}))
+        .collect();
+    start(&mut db, "p", 1, json!(children));
+    waits(&mut db, "p");
+    waits(&mut db, "c7");
+    let described = db.json("SELECT xdb.describe_process('p')");
+    assert_eq!(described["children"].as_array().map(Vec::len), Some(100), "the first hundred");
+    app.superuser().run("SELECT xdb.pause_process_type('parent', 'REJECT')");
+    db.refused(codes::PAUSED, "SELECT xdb.publish('p', 'ended', '1')");
+    db.publish("c7", "go", json!("seven"));
+    db.completes("c7");
+    assert_eq!(worker.count(|call| call.api == Api::Execute && call.target() == "Join"), 0, "p is paused");
+    app.superuser().run("SELECT xdb.resume_process_type('parent')");
+    let ended = db.completes("p").result().clone();
+    assert_eq!((&ended[0]["processId"], &ended[0]["result"]), (&json!("c7"), &json!("seven")), "{ended}");
+    db.run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE status = 'RUNNING'");
+    is_sound(&mut db, &["p", "c7"]);
+    app.done(&[]);
+}
+
+#[test]
 fn a_refused_start_is_a_refused_write_and_the_next_attempt_knows_it() {
     let app = App::new("children_refused");
     let worker = handlers(&app);

@@ -562,20 +562,21 @@ fn a_paused_process_and_type_keep_their_place_and_their_locks() {
 fn starts_for_later_and_merged_starts_take_their_place_when_they_are_due() {
     let (app, worker) = application("lock_later", ClusterOptions::default().own_clock());
     let mut db = app.db();
-    let later = |db: &mut Db, key: &str, seconds: i32, merge: Value| -> String {
-        let options = json!({"locks": ["name"], "correlationKey": key, "merge": merge});
+    let later_with = |db: &mut Db, lock: &str, key: &str, seconds: i32| -> String {
+        let options = json!({"locks": [lock], "correlationKey": key, "merge": {"startAt": "REPLACE"}});
         db.one(&format!("SELECT xdb.start_process(NULL, 'work', options => '{options}', start_at => now() + interval '{seconds} s')::text"))
     };
-    let replace = || json!({"startAt": "REPLACE"});
-    let late = later(&mut db, "late", 3600, replace());
+    let later = |db: &mut Db, key: &str, seconds: i32| later_with(db, "name", key, seconds);
+    let late = later(&mut db, "late", 3600);
     start(&mut db, "a", json!(["name"]));
     wait_for_holders(&mut db, "name", &["a"]);
     assert_eq!(db.count("xdb.locks WHERE NOT granted AND place IS NULL"), 1, "not due yet");
     // A merge moves a request that waits out of the way.
-    let moved = later(&mut db, "moved", 0, replace());
+    let moved = later(&mut db, "moved", 0);
     start(&mut db, "b", json!([share("name"), "other"]));
     turns_pass(&mut db, "one");
-    assert_eq!(later(&mut db, "moved", 7200, replace()), moved);
+    assert_eq!(later_with(&mut db, "elsewhere", "moved", 7200), moved);
+    assert_eq!(db.count("xdb.locks WHERE name = 'elsewhere'"), 0, "a merged start brings no locks of its own");
     ends(&mut db, "a");
     wait_for_holders(&mut db, "name", &["b"]);
     start(&mut db, "c", json!(["name"]));

@@ -181,8 +181,17 @@ fn a_refused_start_skips_its_tick_and_is_told() {
     wait_until("a later tick starts its process", 30, || !reports(&mut db, "refused-%").is_empty());
     let skipped = format!("refused-{}", told["tick"].as_str().unwrap_or_default());
     assert!(!reports(&mut db, "refused-%").contains(&skipped), "the tick was skipped");
-    // What runs already is decided by the policy of the start: here it is refused.
     db.run("SELECT xdb.stop_process('refused')");
+
+    // What runs already is decided by the policy of the start: by default it is refused.
+    app.superuser().run("SELECT xdb.pause_process_type('Report')");
+    schedule(&mut db, "same", "@every 1 second", "same-report");
+    let error = |db: &mut Db| db.json("SELECT xdb.get_local_attributes('same')")["lastError"].take();
+    wait_until("a second start is refused", 30, || error(&mut db)["sqlState"] == "XD006");
+    assert_eq!(db.count("xdb.processes WHERE process_id = 'same-report'"), 1);
+    app.superuser().run("SELECT xdb.resume_process_type('Report')");
+    wait_until("later ticks start it again", 30, || reports(&mut db, "same-report").len() > 1);
+    db.run("SELECT xdb.stop_process('same')");
     app.done(&[]);
 }
 
