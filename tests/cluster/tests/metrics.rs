@@ -78,6 +78,82 @@ fn starts_steps_and_closes_are_counted_by_type() {
 }
 
 #[test]
+fn the_figures_say_what_the_engine_does_now() {
+    let app = App::alone("metrics_figures", ClusterOptions::default());
+    let _worker = app.worker(|call: &Call| match call.process_id() {
+        "hangs" => Reply::hang(force_complete(json!(null))),
+        "strays" => next("Nowhere", json!(null)).into(),
+        _ => force_complete(json!(null)).into(),
+    });
+    app.register("one", &one_step());
+    let (mut db, mut boss) = (app.db(), app.session("boss"));
+    let stub = || json!({"worker": "stub"});
+    db.start("hangs", "one").go();
+    wait_for(&mut boss, "xdb_calls_in_flight", stub(), 1);
+    let limit = boss.one::<i32>("SELECT max_concurrency FROM xdb.workers WHERE name = 'stub'");
+    assert_eq!(metric(&mut boss, "xdb_worker_concurrency_limit", stub()), i64::from(limit));
+    for (state, expected) in [("closed", 1), ("half-open", 0), ("open", 0)] {
+        assert_eq!(
+            metric(&mut boss, "xdb_breaker_state", json!({"worker": "stub", "state": state})),
+            expected,
+            "{state}"
+        );
+    }
+    db.run("SELECT xdb.stop_process('hangs')");
+    wait_for(&mut boss, "xdb_calls_in_flight", stub(), 0);
+    db.start("strays", "one").go();
+    wait_until("its call is repeated", 20, || metric(&mut boss, "xdb_call_repeats_total", stub()) > 0);
+    db.run("SELECT xdb.stop_process('strays')");
+    wait_for(&mut boss, "xdb_calls_due", json!({}), 0);
+
+    let is_positive = |boss: &mut Db, name: &str| {
+        boss.one::<bool>(&format!("SELECT value > 0 FROM xdb.metrics() WHERE name = {}", literal(name)))
+    };
+    app.pause();
+    db.run("SELECT count(xdb.start_process('p' || n, 'one')) FROM generate_series(1, 3) n");
+    wait_for(&mut boss, "xdb_calls_due", json!({}), 3);
+    assert!(is_positive(&mut boss, "xdb_oldest_due_age_seconds"));
+    app.resume();
+    (1..=3).for_each(|n| drop(db.completes(&format!("p{n}"))));
+    wait_for(&mut boss, "xdb_calls_due", json!({}), 0);
+    assert!(!is_positive(&mut boss, "xdb_oldest_due_age_seconds"));
+    assert_eq!((metric(&mut boss, "xdb_slow_objects", json!({})), metric(&mut boss, "xdb_runners", json!({}))), (0, 0));
+    app.superuser().run(
+        r#"CREATE FUNCTION public.nothing(request jsonb) RETURNS jsonb LANGUAGE sql RETURN NULL::jsonb;
+           SELECT xdb.register_process_type('runs', NULL,
+               '{"startingState": "R", "states": {"R": {"skipWaitUntil": true, "executeFunction": "public.nothing"}}}')"#,
+    );
+    db.start("runs", "runs").go();
+    wait_for(&mut boss, "xdb_runners", json!({}), 1);
+    db.run("SELECT xdb.stop_process('runs')");
+
+    app.pause();
+    assert!(!is_positive(&mut boss, "xdb_retention_overdue_seconds"));
+    app.cluster().set("xdb.retention", "1");
+    wait_until("an execution should have been deleted", 20, || is_positive(&mut boss, "xdb_retention_overdue_seconds"));
+    // The engine makes no turn meanwhile. A bucket has what the bucket before has, and more.
+    for name in ["xdb_turn_duration_seconds", "xdb_call_duration_seconds"] {
+        let histogram = format!(
+            "SELECT jsonb_build_object('steps', count(*), 'first', min(value), 'last', max(value),
+                 'rises', bool_and(value >= before), 'ends', max(value) FILTER (WHERE labels ->> 'le' = '+Inf'),
+                 'count', (SELECT value FROM xdb.metrics() WHERE name = '{name}_count'),
+                 'has_sum', (SELECT value > 0 FROM xdb.metrics() WHERE name = '{name}_sum'))
+             FROM (SELECT labels, value, lag(value, 1, 0) OVER (ORDER BY (labels ->> 'le')::float8) AS before
+                 FROM xdb.metrics() WHERE name = '{name}_bucket') AS b"
+        );
+        let read = boss.json(&histogram);
+        assert!(read["rises"] == json!(true) && read["has_sum"] == json!(true), "{name}: {read}");
+        assert!(read["ends"] == read["count"] && read["last"] == read["count"], "{name}: {read}");
+        assert!(read["steps"].as_i64() > Some(5) && read["count"].as_f64() > Some(0.0), "{name}: {read}");
+    }
+    assert_eq!(
+        metric(&mut boss, "xdb_turns_total", json!({})),
+        metric(&mut boss, "xdb_turn_duration_seconds_count", json!({}))
+    );
+    app.done(&[]);
+}
+
+#[test]
 fn only_what_commits_is_counted() {
     let app = App::new("metrics_commits");
     let _worker = app.worker(|_: &Call| all_of(&[local_queue("m", "inbox", 100)]));

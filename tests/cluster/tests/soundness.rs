@@ -455,6 +455,8 @@ fn an_answer_that_is_not_applied_is_in_the_history() {
     assert_eq!(rejected["attempt"], 1, "{rejected}");
     assert!(rejected["reason"].as_str().is_some_and(|reason| reason.contains("lease")), "{rejected}");
     wait_until("both calls have ended", 10, || app.superuser().one("SELECT in_flight = 0 FROM xdb.status()"));
+    let counted = "SELECT value = 2 FROM xdb.metrics() WHERE name = 'xdb_answers_rejected_total'";
+    wait_until("both are counted", 10, || app.superuser().one(counted));
     for history in ["full", "none"] {
         assert_eq!(db.status(history), "RUNNING");
         assert_eq!(problems(&mut db, history), Vec::<String>::new());
