@@ -363,7 +363,8 @@ pub fn worker(worker: &RegisteredWorker, reached: Option<&Reached>, allowed: Opt
     }
 }
 
-fn not_allowed(url: &str, addresses: &[IpAddr], allowed: &str) -> Option<String> {
+/// Why `allowed`, the setting `xdb.allowed_worker_hosts`, refuses a URL with these addresses.
+pub fn not_allowed(url: &str, addresses: &[IpAddr], allowed: &str) -> Option<String> {
     let url = hosts::validate_url(url).ok()?;
     let policy = match HostPolicy::parse(allowed) {
         Ok(policy) => policy,

@@ -40,6 +40,11 @@ impl Trouble {
         Trouble { code: None, message: message.into(), hint: None }
     }
 
+    /// Whether the server has asked for a password, and there was none.
+    pub fn asks_for_password(&self) -> bool {
+        self.code.is_none() && self.message.ends_with("password missing")
+    }
+
     /// With advice if no server answers.
     fn of_connecting(mut self, parameters: &Parameters) -> Trouble {
         if self.code.is_none() && self.hint.is_none() {
@@ -202,7 +207,8 @@ fn config(parameters: &Parameters, program: &str) -> Result<Config, String> {
 }
 
 async fn connect(config: &Config, parameters: &Parameters) -> Result<(Client, JoinHandle<()>), Trouble> {
-    if parameters.get("host").is_some_and(|host| host.starts_with('/')) {
+    // An address leads over TCP, also if the host is a directory.
+    if parameters.get("hostaddr").is_none() && parameters.get("host").is_some_and(|host| host.starts_with('/')) {
         let (client, connection) = config.connect(NoTls).await?;
         return Ok((client, tokio::spawn(ended(connection))));
     }
@@ -219,4 +225,29 @@ async fn connect(config: &Config, parameters: &Parameters) -> Result<(Client, Jo
 /// Serves a connection until it ends. The statements that fail with it have the error.
 async fn ended(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
     let _ = connection.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    #[tokio::test]
+    async fn an_address_beside_a_directory_is_asked_for_tls() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port().to_string();
+        let options =
+            [("host", "/tmp"), ("hostaddr", "127.0.0.1"), ("port", &*port), ("user", "u"), ("sslmode", "require")];
+        let parameters =
+            Parameters::resolve(&options.map(|(name, value)| (name, Some(value))), |_| None).expect("known");
+        let config = config(&parameters, "test").expect("valid");
+        let asked = async {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let mut request = [0; 8];
+            client.read_exact(&mut request).await.map(|_| request)
+        };
+        let (_, asked) = tokio::join!(connect(&config, &parameters), asked);
+        // The code of an SSLRequest: https://www.postgresql.org/docs/15/protocol-message-formats.html
+        assert_eq!(asked.expect("a request")[4..], 80_877_103_u32.to_be_bytes());
+    }
 }

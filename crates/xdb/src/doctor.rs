@@ -178,7 +178,8 @@ async fn workers(session: &ServerSession, server: &Server) -> Result<Vec<Finding
         .iter()
         .take(MOST_WORKERS)
         .map(|worker| worker.url.clone().filter(|_| !worker.is_hidden))
-        .map(|url| tokio::spawn(async move { Some(reach(&url?).await) }))
+        .map(|url| (url, allowed.clone()))
+        .map(|(url, allowed)| tokio::spawn(async move { Some(reach(&url?, allowed.as_deref()).await) }))
         .collect();
     let mut findings = Vec::new();
     if registered.is_empty() {
@@ -212,9 +213,10 @@ fn registered(row: Vec<Option<String>>) -> Option<RegisteredWorker> {
     })
 }
 
-/// Resolves the host of a URL on this machine, and connects to it.
-async fn reach(url: &str) -> Reached {
-    let url = match hosts::validate_url(url) {
+/// Resolves the host of a URL on this machine, and connects to it if the setting allows that: another role has chosen
+/// the URL.
+async fn reach(registered: &str, allowed: Option<&str>) -> Reached {
+    let url = match hosts::validate_url(registered) {
         Ok(url) => url,
         Err(problem) => return Reached { addresses: Err(problem), problem: None },
     };
@@ -225,6 +227,9 @@ async fn reach(url: &str) -> Reached {
         Err(_) => return Reached { addresses: Err("its name was not resolved in time".to_owned()), problem: None },
     };
     let addresses: Vec<IpAddr> = places.iter().map(|place| place.ip()).collect();
+    if allowed.is_some_and(|allowed| checks::not_allowed(registered, &addresses, allowed).is_some()) {
+        return Reached { addresses: Ok(addresses), problem: None };
+    }
     let problem = match timeout(REACH, TcpStream::connect(&*places)).await {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error.to_string()),

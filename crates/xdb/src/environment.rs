@@ -25,6 +25,19 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("application_name", "PGAPPNAME"),
 ];
 
+/// Variables by which a person demands something of the connection that this program can't give.
+const UNMET_DEMANDS: [&str; 9] = [
+    "PGREQUIREAUTH",
+    "PGCHANNELBINDING",
+    "PGREQUIREPEER",
+    "PGSSLCERT",
+    "PGSSLKEY",
+    "PGSSLCERTMODE",
+    "PGSSLCRL",
+    "PGSSLCRLDIR",
+    "PGSSLMINPROTOCOLVERSION",
+];
+
 /// The directories of the server's socket in which libpq of the distributions looks.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
@@ -76,6 +89,9 @@ impl Parameters {
         }
         if let Some(service) = variable("PGSERVICE").filter(|service| !service.is_empty()) {
             parameters.of_service(&service, &variable)?;
+        }
+        if let Some(demand) = UNMET_DEMANDS.iter().find(|name| variable(name).is_some_and(|value| !value.is_empty())) {
+            return Err(format!("{demand} is not supported: unset it"));
         }
         for (name, env) in PARAMETERS {
             if let Some(value) = variable(env).filter(|value| !value.is_empty()) {
@@ -243,6 +259,9 @@ mod tests {
         assert_eq!(problem, "the parameter \"sslcert\" is not supported");
         let problem = resolved(&[], &[("PGSERVICE", "none"), ("HOME", "/nowhere")]).expect_err("there is none");
         assert!(problem.starts_with("the service \"none\" was not found"), "{problem}");
+        let problem =
+            resolved(&[], &[("PGUSER", "app"), ("PGCHANNELBINDING", "require")]).expect_err("it is no promise");
+        assert_eq!(problem, "PGCHANNELBINDING is not supported: unset it");
         assert_eq!(resolved(&[], &[]), Err("no user is known: set PGUSER, or use --username".to_owned()));
     }
 

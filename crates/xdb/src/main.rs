@@ -146,7 +146,7 @@ async fn run(command: Verb) -> Result<ExitCode, Trouble> {
             let read = show::read(&session, &id, execution.as_deref()).await;
             session.close().await;
             let shown = read?;
-            print(&if json { format!("{}\n", shown.json()) } else { shown.text() })?;
+            print(&if json { text::visible_json(&shown.json()) + "\n" } else { shown.text() })?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Console { listen, login, hosts, base_path, read_only, hide_payloads, username, dbname } => {
@@ -170,7 +170,8 @@ async fn run(command: Verb) -> Result<ExitCode, Trouble> {
             let lines = match as_json {
                 true => {
                     let checks: Vec<_> = findings.iter().map(|finding| finding.json()).collect();
-                    format!("{}\n", json!({"status": if is_well { "ok" } else { "problem" }, "checks": checks}))
+                    let status = if is_well { "ok" } else { "problem" };
+                    text::visible_json(&json!({"status": status, "checks": checks}).to_string()) + "\n"
                 }
                 false => findings.iter().map(|finding| finding.line() + "\n").collect(),
             };

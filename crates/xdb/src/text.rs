@@ -22,6 +22,19 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
+/// JSON without such characters. It says the same.
+pub fn visible_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            '\n' | '\'' | '"' | '\\' => shown.push(character),
+            _ if character.escape_debug().len() == 1 => shown.push(character),
+            _ => character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    shown
+}
+
 /// A name of the application. A long one is cut.
 pub fn plain(text: &str) -> String {
     match text.char_indices().nth(LONGEST_QUOTE) {
@@ -123,6 +136,15 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), shown);
         }
+    }
+
+    #[test]
+    fn visible_json_says_the_same_in_characters_that_no_terminal_obeys() {
+        let text = "{\"a\": \"\u{9b}2J\u{202e}ü\\n\u{1f600}\u{e0001}\"}\n";
+        let shown = visible_json(text);
+        assert_eq!(shown, "{\"a\": \"\\u009b2J\\u202eü\\n\u{1f600}\\udb40\\udc01\"}\n");
+        let [one, other] = [text, &shown].map(|json| serde_json::from_str::<serde_json::Value>(json).expect("JSON"));
+        assert_eq!(one, other);
     }
 
     #[test]

@@ -123,6 +123,7 @@ fn a_printed_address_works_once_and_shows_all_pages() {
     let browser = Browser::open(&console);
     let again = console.get(&console.url[console.url.find("/?").expect("a token")..]);
     assert_eq!(again.status, 401, "a token is used once");
+    assert_eq!(app.superuser().count("pg_stat_activity WHERE application_name = 'xdb console'"), 1);
     for page in PAGES {
         let answer = browser.get(page);
         assert_eq!(answer.status, 200, "{page}: {}", answer.body);
@@ -159,6 +160,10 @@ fn a_printed_address_works_once_and_shows_all_pages() {
 fn requests_of_other_sites_are_refused() {
     let (app, _worker) = application("console_sites");
     starts(&app, "app", &["mine"]);
+    let console = serve(&app, &["--host", "console.example"]);
+    let far = format!("GET {} HTTP/1.1", &console.url[console.url.find("/?").expect("a token")..]);
+    let begun = console.send(&[&far, "Host: console.example"], "");
+    assert!(begun.header("set-cookie").is_some_and(|cookie| cookie.contains("; secure")), "behind a proxy with TLS");
     let console = serve(&app, &["--host", "console.example"]);
     let browser = Browser::open(&console);
     let cookie = format!("Cookie: {}", browser.cookie);
@@ -199,6 +204,16 @@ fn a_role_that_needs_no_password_cant_log_in() {
     let refused = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
     assert!(refused.status == 401 && refused.body.contains("asks for no password"), "{}", refused.body);
     assert!(refused.header("set-cookie").is_none());
+    let long =
+        post(&console, "/login", &format!("role={}&password=x", "r".repeat(64)), &["Sec-Fetch-Site: same-origin"]);
+    assert!(long.body.contains("at most 63 bytes"), "{}", long.body);
+
+    // If the try without a password fails for another reason, the one with a password is not made.
+    app.superuser().run("ALTER ROLE app CONNECTION LIMIT 0");
+    let refused = post(&console, "/login", "role=app&password=x", &["Sec-Fetch-Site: same-origin"]);
+    app.superuser().run("ALTER ROLE app CONNECTION LIMIT -1");
+    assert!(refused.status == 401 && refused.body.contains("too many connections"), "{}", refused.body);
+    assert_eq!(app.cluster().log().matches("too many connections for role").count(), 1);
     ask_for_passwords(&app);
     Browser::log_in(&console, "app");
 }

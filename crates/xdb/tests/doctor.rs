@@ -80,6 +80,13 @@ fn a_server_without_problems_and_one_with_many() {
     superuser.run("CREATE ROLE \"half 'way\" LOGIN; GRANT USAGE ON SCHEMA xdb TO \"half 'way\"");
     app.pause();
     finds(&app, "postgres", 1, "doctor-problems.txt");
+    let printed = xdb(&app, "postgres", &["doctor", "--json"]);
+    assert_eq!((printed.code, &*printed.err), (1, ""));
+    let document: Value = serde_json::from_str(&printed.out).expect("it is JSON");
+    assert_eq!(document["status"], "problem", "{document:#}");
+    let problems = || document["checks"].as_array().into_iter().flatten().filter(|check| check["status"] == "problem");
+    assert_eq!(problems().map(|check| &check["check"]).collect::<Vec<_>>(), ["engine", "worker", "roles"]);
+    assert!(problems().all(|check| check["fix"].is_string()), "{document:#}");
     app.resume();
     superuser.run("SELECT xdb.unregister_worker('absent'); DROP OWNED BY \"half 'way\"; DROP ROLE \"half 'way\"");
     app.cluster().set("xdb.allowed_worker_hosts", "worker.example");

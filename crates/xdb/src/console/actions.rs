@@ -80,7 +80,7 @@ pub async fn buttons(asked: &PageRequest<'_>, process: &Value) -> Result<Markup,
 
 /// Takes an action, and shows its statement and result.
 pub async fn act(State(console): State<Arc<Console>>, headers: HeaderMap, Form(form): Form<FormFields>) -> Response {
-    let Some(visit) = Console::visit_name(&headers).and_then(|name| console.visits.find(name)) else {
+    let Some(visit) = console.visit_name(&headers).and_then(|name| console.visits.find(name)) else {
         return super::log_in_page(&console, Some("You are logged out, and nothing was done."));
     };
     let id = field(&form, "id").unwrap_or_default();

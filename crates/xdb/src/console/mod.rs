@@ -18,7 +18,7 @@ pub mod visits;
 use crate::connection::{ServerSession, Trouble, Use};
 use crate::environment::Parameters;
 use axum::Router;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Form, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Form, Query, Request, State};
 use axum::http::header::{CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
@@ -26,7 +26,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::{MappedMutexGuard, MutexGuard};
@@ -36,7 +36,8 @@ use zeroize::Zeroizing;
 /// The largest form, in bytes.
 const LARGEST_FORM: usize = 64 * 1024;
 
-const COOKIE_NAME: &str = "xdb_console";
+/// The longest name of a role, in bytes.
+const LONGEST_NAME: usize = 63;
 
 /// The header of the requests that `xdb.js` makes by itself.
 const READ_AGAIN: &str = "xdb-read-again";
@@ -67,6 +68,8 @@ pub struct Console {
     /// Of a visitor without a password of its own, or where such visitors connect to.
     parameters: Parameters,
     hosts: Vec<String>,
+    /// With the port: browsers send the cookies of a host to all of its ports.
+    cookie_name: String,
     visits: Visits,
     samples: samples::Samples,
     /// The name in the printed address. It works once.
@@ -93,16 +96,17 @@ impl Console {
         fits
     }
 
-    fn visit_name(headers: &HeaderMap) -> Option<&str> {
+    fn visit_name<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value)
+        pairs.find(|(name, _)| *name == self.cookie_name).map(|(_, value)| value)
     }
 
     fn cookie(&self, value: &str, headers: &HeaderMap) -> String {
         let secure = if guard::host(headers).is_some_and(|host| guard::is_loopback(&host)) { "" } else { "; Secure" };
         let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
-        format!("{COOKIE_NAME}={value}; Path={}/; HttpOnly; SameSite=Strict{secure}{ends}", self.options.base_path)
+        let (name, path) = (&self.cookie_name, &self.options.base_path);
+        format!("{name}={value}; Path={path}/; HttpOnly; SameSite=Strict{secure}{ends}")
     }
 }
 
@@ -128,14 +132,14 @@ pub async fn serve(
     let own = [address.to_string(), format!("localhost:{}", address.port())];
     let hosts = own.into_iter().chain(options.hosts.iter().map(|host| host.to_ascii_lowercase())).collect();
     let (visits, samples, token) = (Visits::default(), samples::Samples::default(), Mutex::default());
-    let console = Console { options, parameters, hosts, visits, samples, token };
+    let cookie_name = format!("xdb_console_{}", address.port());
+    let console = Console { options, parameters, hosts, cookie_name, visits, samples, token };
     let place = format!("http://{address}{}/", console.options.base_path);
     announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
     let console = Arc::new(console);
     let ending = Arc::clone(&console);
     tokio::spawn(async move { ending.visits.end_in_time().await });
-    let service = router(console).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await.map_err(|error| Trouble::new(error.to_string()))
+    axum::serve(listener, router(console)).await.map_err(|error| Trouble::new(error.to_string()))
 }
 
 fn router(console: Arc<Console>) -> Router {
@@ -217,14 +221,9 @@ pub trait Page {
 }
 
 /// The list; or with a token, the beginning of a visit.
-async fn list(
-    state: State<Arc<Console>>,
-    from: ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-    query: Query<FormFields>,
-) -> Response {
+async fn list(state: State<Arc<Console>>, headers: HeaderMap, query: Query<FormFields>) -> Response {
     match field(&query, "token") {
-        Some(token) if !state.options.login => begin_by_token(&state, from.0.ip(), &headers, token).await,
+        Some(token) if !state.options.login => begin_by_token(&state, &headers, token).await,
         _ => page_of::<pages::ListPage>(state, headers, query).await,
     }
 }
@@ -238,7 +237,7 @@ async fn page_of<P: Page>(
         true => console.visits.look_at(name),
         false => console.visits.find(name),
     };
-    let Some(visit) = Console::visit_name(&headers).and_then(find) else {
+    let Some(visit) = console.visit_name(&headers).and_then(find) else {
         return log_in_page(&console, None);
     };
     let read = async {
@@ -295,23 +294,18 @@ fn log_in_page(console: &Console, problem: Option<&str>) -> Response {
     (StatusCode::UNAUTHORIZED, Html(layout::outside("Log in", body).into_string())).into_response()
 }
 
-async fn begin_by_token(console: &Console, from: IpAddr, headers: &HeaderMap, token: &str) -> Response {
-    if !console.visits.may_try(from) {
+async fn begin_by_token(console: &Console, headers: &HeaderMap, token: &str) -> Response {
+    if !console.visits.may_try() {
         return log_in_page(console, Some("Too many failed logins: wait for a minute."));
     }
     if !console.takes_token(token) {
         return log_in_page(console, Some("This address was used before, or is an old one."));
     }
-    begin(console, from, headers, console.parameters.clone()).await
+    begin(console, headers, console.parameters.clone()).await
 }
 
-async fn log_in(
-    State(console): State<Arc<Console>>,
-    ConnectInfo(from): ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-    Form(mut form): Form<FormFields>,
-) -> Response {
-    if !console.visits.may_try(from.ip()) {
+async fn log_in(State(console): State<Arc<Console>>, headers: HeaderMap, Form(mut form): Form<FormFields>) -> Response {
+    if !console.visits.may_try() {
         return log_in_page(&console, Some("Too many failed logins: wait for a minute."));
     }
     if !console.options.login {
@@ -323,21 +317,29 @@ async fn log_in(
     }
     let password = Zeroizing::new(form.remove("password").unwrap_or_default());
     let role = field(&form, "role").unwrap_or_default();
-    // Under trust or peer, any password would do.
-    if let Ok(session) = ServerSession::open(&console.parameters.of_role(role, None), console.usage()).await {
-        session.close().await;
-        return log_in_page(&console, Some("Postgres asks for no password of this role: see pg_hba.conf."));
+    // Postgres cuts longer names, so a role would have many.
+    if role.len() > LONGEST_NAME {
+        return log_in_page(&console, Some("The name of a role has at most 63 bytes."));
     }
-    begin(&console, from.ip(), &headers, console.parameters.of_role(role, Some(&password))).await
+    // Under trust or peer, any password would do.
+    match ServerSession::open(&console.parameters.of_role(role, None), console.usage()).await {
+        Ok(session) => {
+            session.close().await;
+            return log_in_page(&console, Some("Postgres asks for no password of this role: see pg_hba.conf."));
+        }
+        Err(trouble) if !trouble.asks_for_password() => return log_in_page(&console, Some(&trouble.message)),
+        Err(_) => {}
+    }
+    begin(&console, &headers, console.parameters.of_role(role, Some(&password))).await
 }
 
 /// Connects, and sends the browser to the list.
-async fn begin(console: &Console, from: IpAddr, headers: &HeaderMap, parameters: Parameters) -> Response {
+async fn begin(console: &Console, headers: &HeaderMap, parameters: Parameters) -> Response {
     let place = match console.visits.place() {
         Ok(place) => place,
         Err(full) => {
             // No password was tried.
-            console.visits.succeeded(from);
+            console.visits.succeeded();
             return log_in_page(console, Some(&full.message));
         }
     };
@@ -347,7 +349,7 @@ async fn begin(console: &Console, from: IpAddr, headers: &HeaderMap, parameters:
     };
     match begun.await {
         Ok(name) => {
-            console.visits.succeeded(from);
+            console.visits.succeeded();
             let cookie = console.cookie(&name, headers);
             (StatusCode::SEE_OTHER, [(LOCATION, "./".to_owned()), (SET_COOKIE, cookie)]).into_response()
         }
@@ -356,7 +358,7 @@ async fn begin(console: &Console, from: IpAddr, headers: &HeaderMap, parameters:
 }
 
 async fn log_out(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
-    if let Some(name) = Console::visit_name(&headers) {
+    if let Some(name) = console.visit_name(&headers) {
         console.visits.end(name);
     }
     let cookie = console.cookie("", &headers);

@@ -5,8 +5,7 @@
 
 use crate::connection::{ServerSession, Trouble};
 use crate::environment::Parameters;
-use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,12 +24,9 @@ const MOST_CONNECTIONS: usize = 16;
 /// Visits of one role, so that it leaves places for others.
 const MOST_OF_ROLE: usize = 8;
 
-/// Failed logins of an address in a minute.
+/// Failed logins in a minute.
 const MOST_FAILURES: usize = 5;
 const FAILURES_COUNT_FOR: Duration = Duration::from_secs(60);
-
-/// Addresses whose failures are remembered. When there are more, all logins wait for the oldest to be forgotten.
-const MOST_ADDRESSES: usize = 10_000;
 
 /// A logged-in browser.
 pub struct Visit {
@@ -57,7 +53,7 @@ impl Visit {
 
 pub struct Visits {
     all: Mutex<HashMap<String, Arc<Visit>>>,
-    failures: Mutex<HashMap<IpAddr, VecDeque<Instant>>>,
+    failures: Mutex<Vec<Instant>>,
     places: Arc<Semaphore>,
 }
 
@@ -153,28 +149,22 @@ impl Visits {
         lock(&self.all).remove(name);
     }
 
-    /// Whether an address may log in now. Each try counts as a failure until [`Visits::succeeded`].
-    pub fn may_try(&self, address: IpAddr) -> bool {
+    /// Whether a login may be tried now. Each try counts as a failure until [`Visits::succeeded`]. All requests come from
+    /// this machine, which has many addresses, so they are counted together.
+    pub fn may_try(&self) -> bool {
         let now = Instant::now();
         let mut failures = lock(&self.failures);
-        failures.retain(|_, times| times.back().is_some_and(|last| now - *last < FAILURES_COUNT_FOR));
-        if failures.len() >= MOST_ADDRESSES && !failures.contains_key(&address) {
-            return false;
-        }
-        let times = failures.entry(address).or_default();
-        times.retain(|time| now - *time < FAILURES_COUNT_FOR);
-        let may = times.len() < MOST_FAILURES;
+        failures.retain(|time| now - *time < FAILURES_COUNT_FOR);
+        let may = failures.len() < MOST_FAILURES;
         if may {
-            times.push_back(now);
+            failures.push(now);
         }
         may
     }
 
-    /// The last try of this address was no failure.
-    pub fn succeeded(&self, address: IpAddr) {
-        if let Some(times) = lock(&self.failures).get_mut(&address) {
-            times.pop_back();
-        }
+    /// The last try was no failure.
+    pub fn succeeded(&self) {
+        lock(&self.failures).pop();
     }
 }
 
@@ -184,13 +174,13 @@ mod tests {
 
     #[test]
     fn five_failures_in_a_minute_are_enough() {
-        let (visits, one, other) = (Visits::default(), IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+        let visits = Visits::default();
         for _ in 0..20 {
-            assert!(visits.may_try(one), "a login that succeeds is no failure");
-            visits.succeeded(one);
+            assert!(visits.may_try(), "a login that succeeds is no failure");
+            visits.succeeded();
         }
-        assert!((0..MOST_FAILURES).all(|_| visits.may_try(one)));
-        assert!(!visits.may_try(one) && visits.may_try(other));
+        assert!((0..MOST_FAILURES).all(|_| visits.may_try()));
+        assert!(!visits.may_try());
     }
 
     fn visit(visits: &Visits, name: &str) {
