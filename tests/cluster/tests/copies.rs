@@ -359,3 +359,63 @@ fn a_process_without_its_type_is_shown_and_continues_when_the_type_is_registered
     finish(&mut app.db());
     app.done(&[]);
 }
+
+/// A state that waits for one message of this queue, without a call.
+fn static_wait(queue: &str) -> Value {
+    json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"commandId": "m", "queueName": queue}]}})
+}
+
+/// After a crash and in the copy.
+#[test]
+fn guards_children_static_waits_and_cron_timers_of_a_dump_go_on() {
+    let app = App::alone("copy_kinds", ClusterOptions::default().own_clock());
+    let worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Begin") => {
+            let child = |id: &str| json!({"processType": "child", "processId": id, "onClose": "ended"});
+            next("Join", json!(null)).starting(json!([child("c1"), child("c2")])).into()
+        }
+        (Api::WaitUntil, "Join") => any_of(&[local_queue("m", "ended", 1)]).into(),
+        (Api::WaitUntil, "Tick") => Reply::Json(
+            200,
+            json!({"commandRequest": {"waitingType": "AllOfCompletion", "timerCommands": [{"cron": "@every 1 hour"}]}}),
+        ),
+        (_, "Join") => force_complete(call.messages("m")[0]["processId"].clone()).into(),
+        (_, target) => force_complete(json!(target)).into(),
+    });
+    let parent = Definition::starting_with("Begin").step("Begin").waiting_step("Join");
+    app.register("parent", &parent.with("localQueues", json!(["ended"])));
+    app.register("child", &Definition::starting_with("Work").waiting_step_with("Work", static_wait("go")));
+    let mut ship = static_wait("sent");
+    ship["guards"] = json!(["Recall"]);
+    let order = Definition::starting_with("Ship").waiting_step_with("Ship", ship);
+    app.register("order", &order.waiting_step_with("Recall", static_wait("recall")));
+    app.register("tick", &Definition::starting_with("Tick").waiting_step("Tick"));
+    let mut db = app.db();
+    for (id, process_type) in [("p", "parent"), ("o", "order"), ("t", "tick")] {
+        db.start(id, process_type).go();
+    }
+    // Join, two times Work, Ship, Recall and Tick.
+    wait_until("all wait", 20, || db.count("xdb.state_executions WHERE status = 'WAITING'") == 6);
+    app.kill_scheduler();
+    let dump = app.cluster().dump("copy_kinds", &[]);
+    app.cluster().restore("copy_kinds_restored", &dump);
+    views::waits_for_adopt(app.cluster(), "copy_kinds_restored", &worker);
+    app.cluster().connect("copy_kinds_restored", "boss").run("SELECT xdb.adopt()");
+    let mut both = [app.cluster().connect("copy_kinds_restored", "app"), app.db()];
+    for db in &mut both {
+        db.publish("o", "recall", json!(null));
+        assert_eq!(db.completes("o").result(), "Recall");
+        db.publish("c1", "go", json!(null));
+        assert_eq!(db.completes("p").result(), "c1", "its end is a message");
+        wait_until("the other child ends with its parent", 20, || db.status("c2") == "TERMINATED");
+        assert_eq!(db.status("t"), "RUNNING");
+    }
+    app.cluster().set_clock(3700.0);
+    for db in &mut both {
+        assert_eq!(db.completes("t").result(), "Tick");
+        sound(db);
+    }
+    drop(both);
+    app.cluster().superuser().drop_database("copy_kinds_restored", "WITH (FORCE)");
+    app.done(&[]);
+}
