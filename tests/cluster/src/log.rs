@@ -11,6 +11,9 @@ const ALWAYS_EXPLAINED: &[&str] = &[
     "terminating autovacuum process due to administrator command",
     "canceling autovacuum task",
     "terminating background worker \"xdb",
+    // An engine process was about to start in a database that was dropped.
+    "<xdb scheduler||3D000> FATAL:  database ",
+    "<xdb runner||3D000> FATAL:  database ",
     "the database system is starting up",
     "the database system is shutting down",
     "the database system is in recovery mode",
