@@ -507,6 +507,8 @@ def test_figures_are_drawn_for_roles_that_may_read_them(db, consoles, visitors) 
     with bob.expect_response(console.base):
         pass
     expect(section.get_by_role("table")).to_be_visible()
+    bob.emulate_media(media="print")
+    expect(pictures.last).to_be_visible()
     alice = visitors.new()
     log_in(alice, console, "alice")
     expect(alice.get_by_role("link", name="mine")).to_be_visible()

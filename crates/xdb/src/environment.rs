@@ -266,6 +266,21 @@ mod tests {
     }
 
     #[test]
+    fn a_password_file_that_others_may_read_has_no_password() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = std::env::temp_dir().join(format!("xdb-pgpass-{}", std::process::id()));
+        std::fs::write(&file, "*:*:*:app:secret\n").expect("a file");
+        let path = file.display().to_string();
+        let variables = [("PGPASSFILE", &*path), ("PGUSER", "app")];
+        let found = [0o644, 0o600].map(|mode| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("our file");
+            resolved(&[], &variables).expect("all is known").get("password").map(str::to_owned)
+        });
+        std::fs::remove_file(&file).expect("our file");
+        assert_eq!(found, [None, Some("secret".to_owned())]);
+    }
+
+    #[test]
     fn a_password_file_is_read_as_libpq_reads_it() {
         let content = "# db1:*:*:*:comment\ndb1:5432:shop:app:a:b\\:c\n*:*:*:we\\:ird:other\n";
         assert_eq!(password(content, ["db1", "5432", "shop", "app"]).as_deref(), Some("a:b:c"));
