@@ -159,7 +159,9 @@ fn a_schema_of_another_version_is_named_by_each_command() {
     ] {
         set_version(&app, schema);
         let reason = format!("the server runs version {now} of xdb, which can't run version {schema} of its schema");
-        // While the scheduler is started again, that is a reason too.
+        // The one that knew another version ends first. While the scheduler is started again, that is a reason too.
+        let knows = format!("no process runs in this database: {reason}");
+        wait_until("the scheduler knows this version", 30, || app.cluster().log().contains(&knows));
         let mut db = app.superuser();
         let status = "SELECT concat_ws(': ', state, reason) FROM xdb.status()";
         wait_until("the engine waits", 30, || db.text(status) == format!("waiting for update: {reason}. {remedy}"));
