@@ -45,9 +45,9 @@ impl Trouble {
         self.code.is_none() && self.message.ends_with("password missing")
     }
 
-    /// With advice if no server answers.
+    /// With advice if no server answers. Other troubles, such as a missing password, are not about the address.
     fn of_connecting(mut self, parameters: &Parameters) -> Trouble {
-        if self.code.is_none() && self.hint.is_none() {
+        if self.message.starts_with("error connecting to server") {
             let [host, port] = ["host", "port"].map(|name| parameters.get(name).unwrap_or_default());
             self.hint = Some(format!("Does the server run at {host}, port {port}? See PGHOST and PGPORT."));
         }
@@ -231,6 +231,13 @@ async fn ended(connection: impl Future<Output = Result<(), tokio_postgres::Error
 mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
+
+    #[test]
+    fn only_a_server_that_does_not_answer_is_a_matter_of_its_address() {
+        let hint = |message: &str| Trouble::new(message).of_connecting(&Parameters::default()).hint;
+        assert!(hint("error connecting to server: Connection refused").is_some());
+        assert!(hint("invalid configuration: password missing").is_none());
+    }
 
     #[tokio::test]
     async fn an_address_beside_a_directory_is_asked_for_tls() {
