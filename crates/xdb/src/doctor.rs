@@ -178,8 +178,10 @@ async fn workers(session: &ServerSession, server: &Server) -> Result<Vec<Finding
         .iter()
         .take(MOST_WORKERS)
         .map(|worker| worker.url.clone().filter(|_| !worker.is_hidden))
-        .map(|url| (url, allowed.clone()))
-        .map(|(url, allowed)| tokio::spawn(async move { Some(reach(&url?, allowed.as_deref()).await) }))
+        .map(|url| {
+            let allowed = allowed.clone();
+            tokio::spawn(async move { Some(reach(&url?, allowed.as_deref()).await) })
+        })
         .collect();
     let mut findings = Vec::new();
     if registered.is_empty() {

@@ -9,27 +9,32 @@ const LONGEST_QUOTE: usize = 300;
 /// From this many seconds on, a sentence names the moment beside the duration.
 const NAMES_MOMENT: i64 = 3600;
 
-/// A text without characters that a terminal obeys, or that change the order of the others: they are escaped. Escaping
-/// a text twice changes nothing.
+/// Whether a terminal shows a character as it is: it does not obey it, or change the order of others by it.
+fn is_shown(character: char) -> bool {
+    matches!(character, '\'' | '"' | '\\') || character.escape_debug().len() == 1
+}
+
+/// A text without characters that a terminal does not show: they are escaped. Escaping a text twice changes nothing.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        match character {
-            '\'' | '"' | '\\' => shown.push(character),
-            _ => shown.extend(character.escape_debug()),
+        match is_shown(character) {
+            true => shown.push(character),
+            false => shown.extend(character.escape_debug()),
         }
     }
     shown
 }
 
-/// JSON without such characters. It says the same.
+/// JSON without such characters, except the ends of its lines. It says the same.
 pub fn visible_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for character in json.chars() {
-        match character {
-            '\n' | '\'' | '"' | '\\' => shown.push(character),
-            _ if character.escape_debug().len() == 1 => shown.push(character),
-            _ => character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
+        match character == '\n' || is_shown(character) {
+            true => shown.push(character),
+            false => {
+                character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")))
+            }
         }
     }
     shown

@@ -360,14 +360,10 @@ fn a_process_without_its_type_is_shown_and_continues_when_the_type_is_registered
     app.done(&[]);
 }
 
-/// A state that waits for one message of this queue, without a call.
-fn static_wait(queue: &str) -> Value {
-    json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": [{"commandId": "m", "queueName": queue}]}})
-}
-
 /// After a crash and in the copy.
 #[test]
 fn guards_children_static_waits_and_cron_timers_of_a_dump_go_on() {
+    let static_wait = |queue: &str| any_of(&[local_queue("m", queue, 1)]).json();
     let app = App::alone("copy_kinds", ClusterOptions::default().own_clock());
     let worker = app.worker(|call: &Call| match (call.api, call.target()) {
         (_, "Begin") => {

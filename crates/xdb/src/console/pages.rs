@@ -77,8 +77,8 @@ const LOCKS: &str = "SELECT name, mode, CASE WHEN granted THEN 'holds' ELSE 'wai
         to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), place::text \
     FROM xdb.locks AS l WHERE $1 IS NULL OR name = $1 ORDER BY l.name, l.granted DESC, l.place LIMIT 51";
 
-/// The same and, if there are more rows, a link to them. The page of the link gets the
-/// key of the last row in the field `key`, and the fields `kept` of this page.
+/// The same and, if there are more rows, a link to them. The page of the link gets the key of the last row in the field
+/// `key`, and the fields `kept` of this page.
 fn below(asked: &PageRequest<'_>, page: &str, kept: &[&str], key: &str, rows: &[TextRow], more: bool) -> Markup {
     let kept = kept.iter().filter_map(|name| Some((*name, field(asked.fields, name)?)));
     let last = rows.last().and_then(|row| row.last()?.as_deref()).filter(|_| more);
