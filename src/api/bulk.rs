@@ -28,7 +28,13 @@ use xdb_protocol::{CHILDREN, GivenStart, StartRequest, refused_child};
 const WRITTEN_AT_ONCE: usize = 1000;
 
 /// Memory for many small parts of starts, in bytes for each byte of the argument.
-const TAKEN: usize = 24;
+const OF_A_BYTE: usize = 24;
+
+/// Memory of a start without its texts, in bytes: the request, its numbers, its id and its row of the result.
+const OF_A_START: usize = size_of::<StartRequest>() + 512;
+
+/// Memory of a started execution with its rows, in bytes.
+const OF_AN_EXECUTION: usize = 4 * size_of::<Loaded>();
 
 /// The keys of an object: the parameters of `start_process`.
 const KEYS: [&str; 10] = [
@@ -52,21 +58,21 @@ pub fn start_processes(args: &Args) -> Result<Value> {
     let links = take_links();
     let argument = if links.is_empty() { "processes" } else { CHILDREN };
     let processes = needed(argument, json_of(args, 0, argument, guc::max_bulk_bytes())?)?;
-    memory::room_for(processes.len().saturating_mul(TAKEN))?;
-    let (requests, mut ids): (Vec<_>, Vec<_>) = requests(&processes, links)?.into_iter().unzip();
+    let (requests, mut ids) = requests(&processes, links)?;
     // Sorted by process id, so that two callers with the same ids don't deadlock. Starts of one process id stay in the
     // order of the array.
     let (merged, mut order): (Vec<_>, Vec<_>) =
         (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
     let bulk = BulkStart { caller, requests: &requests, order: &order };
-    let mut started = caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids))?;
+    let mut writing = bulk.room_for_writing()?;
+    caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids, &mut writing))?;
     if !merged.is_empty() {
-        started.extend(bulk.merge_or_begin(&merged, &mut ids)?);
+        bulk.merge_or_begin(&merged, &mut ids, &mut writing)?;
     }
     // Before triggers of the application run: a wait in a trigger would wait for this very transaction.
     wrote();
-    let started: Vec<_> = started.iter().map(|(number, loaded)| (*number, &requests[*number], loaded)).collect();
+    let started: Vec<_> = writing.iter().map(|(number, loaded)| (*number, &requests[*number], loaded)).collect();
     write_tables(caller, &started, |number, error| bulk.at(number, error))?;
     crash::point("bulk-start");
     Ok(Value::Rows(ids.into_iter().map(|id| row![id]).collect()))
@@ -80,9 +86,23 @@ struct BulkStart<'a> {
 }
 
 impl BulkStart<'_> {
-    /// Starts everything. Returns the starts that write the application's tables, and puts the ids of repeated starts
+    /// An empty list with room for all starts that may write the application's tables.
+    fn room_for_writing(&self) -> Result<Vec<(usize, Loaded)>> {
+        let without_key = self.order.iter().filter(|number| self.writes_tables(**number)).count();
+        let count = self.requests.len() - self.order.len() + without_key;
+        memory::room_for(count * OF_AN_EXECUTION)?;
+        Ok(Vec::with_capacity(count))
+    }
+
+    /// Starts everything. Adds to `writing` the starts that write the application's tables, and puts the ids of repeated starts
     /// into `ids`.
-    fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
+    fn start(
+        &self,
+        spi: &Spi,
+        registry: &mut Registry,
+        ids: &mut [ExecutionId],
+        writing: &mut Vec<(usize, Loaded)>,
+    ) -> Result<()> {
         let mut types = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
         for name in names {
@@ -106,9 +126,9 @@ impl BulkStart<'_> {
         let new = process::lock_process_ids(spi, &wanted)?;
         first.retain(|number| new.contains(process_id(*number)));
 
-        let mut writing = Vec::new();
         let owner_name = owner_name(self.caller)?;
         for chunk in first.chunks(WRITTEN_AT_ONCE) {
+            memory::room_for(chunk.len() * OF_AN_EXECUTION)?;
             let now = clock::now();
             let mut batch = Vec::with_capacity(chunk.len());
             for number in chunk {
@@ -140,24 +160,28 @@ impl BulkStart<'_> {
         // The rows of the application are also locked in the order of process ids.
         let place: HashMap<_, _> = self.order.iter().enumerate().map(|(place, number)| (*number, place)).collect();
         writing.sort_by_key(|(number, _)| place[number]);
-        Ok(writing)
+        Ok(())
     }
 
-    /// Starts with correlation keys, each with a decision of its own. Returns the same as [`BulkStart::start`].
-    fn merge_or_begin(&self, numbers: &[usize], ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
+    /// Starts with correlation keys, each with a decision of its own. Adds the new ones to `writing`.
+    fn merge_or_begin(
+        &self,
+        numbers: &[usize],
+        ids: &mut [ExecutionId],
+        writing: &mut Vec<(usize, Loaded)>,
+    ) -> Result<()> {
         let starts: Vec<_> = numbers.iter().map(|number| (&self.requests[*number], ids[*number])).collect();
         lock_all(self.caller, &starts)?;
-        let mut begun = Vec::new();
         for number in numbers {
             let request = &self.requests[*number];
             let Some(correlation) = &request.options.correlation else { continue };
             let result = merge_or_begin(self.caller, request, correlation, ids[*number]);
             match result.map_err(|error| self.at(*number, error))? {
-                StartResult::New(loaded) => begun.push((*number, *loaded)),
+                StartResult::New(loaded) => writing.push((*number, *loaded)),
                 StartResult::Repeated(id) => ids[*number] = id,
             }
         }
-        Ok(begun)
+        Ok(())
     }
 
     /// The starts to decide, in their order. Process ids of other roles are refused before any lock. A request that was
@@ -202,23 +226,33 @@ impl BulkStart<'_> {
 
 /// Reads the array. Each start gets the id of its execution. `links`: the executions and the parent of the starts, if
 /// the answer of another process makes them.
-fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<Vec<(StartRequest, ExecutionId)>> {
+fn requests(text: &str, links: Vec<(ExecutionId, StartedBy)>) -> Result<(Vec<StartRequest>, Vec<ExecutionId>)> {
+    let of_texts = text.len().saturating_mul(OF_A_BYTE);
+    memory::room_for(of_texts)?;
     let elements: Vec<Json> = serde_json::from_str(text)
         .map_err(|_| error::invalid_argument("processes", "it must be an array of objects"))?;
-    let given =
-        elements.iter().enumerate().map(|(number, element)| element_of(&format!("processes[{number}]"), element));
-    let given = given.collect::<Result<Vec<_>>>()?;
+    memory::room_for(of_texts.saturating_add(elements.len() * OF_A_START))?;
+    let mut requests = Vec::with_capacity(elements.len());
+    let mut ids = Vec::with_capacity(elements.len());
     let mut links = links.into_iter();
-    let read = |(number, given)| {
-        let Some((id, started_by)) = links.next() else {
-            let id = new_id();
-            return Ok((read(&format!("processes[{number}]."), given, id)?, id));
+    for (number, element) in elements.iter().enumerate() {
+        let place = format!("processes[{number}]");
+        let given = element_of(&place, element)?;
+        let (id, request) = match links.next() {
+            None => {
+                let id = new_id();
+                (id, read(&format!("{place}."), given, id)?)
+            }
+            Some((id, started_by)) => {
+                let mut request = read("", given, id).map_err(|error| of_child(number, error))?;
+                request.start.started_by = Some(Box::new(started_by));
+                (id, request)
+            }
         };
-        let mut request = read("", given, id).map_err(|error| of_child(number, error))?;
-        request.start.started_by = Some(Box::new(started_by));
-        Ok((request, id))
-    };
-    given.into_iter().enumerate().map(read).collect()
+        requests.push(request);
+        ids.push(id);
+    }
+    Ok((requests, ids))
 }
 
 /// Adds to the error of a child's start which child of the answer it is. The worker of a step gets no DETAIL.

@@ -13,7 +13,7 @@
 use super::answering::{self, Executions};
 use super::manage::{Change, calls_to_retry, decide, state_execution_id, timer_to_skip};
 use super::{name_if_given, needed, refuse_own_step, wrote};
-use crate::pg::catch::{PgError, Result};
+use crate::pg::catch::{Fields, PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::memory;
 use crate::pg::spi::Spi;
@@ -28,8 +28,11 @@ use xdb_protocol::{PayloadError, arguments};
 /// The most executions that are locked and written at a time.
 const AT_ONCE: usize = 1000;
 
-/// Memory for an id and its row in small allocations, in bytes for each byte of the array.
-const TAKEN: usize = 40;
+/// Memory for the copies of an id, in bytes for each byte of it: its row, its error.
+const OF_A_BYTE: usize = 8;
+
+/// Memory of an id without its bytes, in bytes: its row, its error.
+const OF_AN_ID: usize = size_of::<Fields>() + 1024;
 
 /// `xdb.stop_process()` for an array of process ids.
 pub fn stop_process(args: &Args) -> Result<Value> {
@@ -66,7 +69,8 @@ fn process_ids(args: &Args) -> Result<Vec<String>> {
     let texts = args.texts(0, most)?;
     let texts = texts.map_err(|bytes| error::payload("process_ids", PayloadError::TooLarge { bytes, max: most }))?;
     let texts = needed("process_ids", texts)?;
-    memory::room_for(texts.iter().flatten().map(String::len).sum::<usize>().saturating_mul(TAKEN))?;
+    let bytes = texts.iter().flatten().map(String::len).sum::<usize>();
+    memory::room_for(bytes * OF_A_BYTE + texts.len() * OF_AN_ID)?;
     let given: Option<Vec<_>> = texts.into_iter().collect();
     given.ok_or_else(|| error::invalid_argument("process_ids", "it contains null"))
 }

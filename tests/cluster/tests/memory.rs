@@ -164,6 +164,36 @@ fn a_session_without_memory_gets_an_error_and_lives() {
 }
 
 #[test]
+fn a_session_with_memory_for_a_part_of_many_ids_gets_an_error_and_lives() {
+    let app = App::alone("memory_many", ClusterOptions::default());
+    let _worker = app.worker(|_| force_complete(json!(null)));
+    app.register("one", &one_step());
+    app.pause();
+    let starts = "SELECT jsonb_agg('{\"process_type\": \"one\"}'::jsonb) AS starts FROM generate_series(1, 20000)";
+    let ids = "SELECT array_agg('unknown' || n) AS ids FROM generate_series(1, 50000) n";
+    for (argument, sql) in [
+        (starts, "SELECT xdb.start_processes(starts) FROM argument"),
+        (ids, "SELECT stopped.* FROM argument, xdb.stop_process(ids) stopped"),
+    ] {
+        // What one session leaves in its heap does not help the next one.
+        let refused = (0..1000).step_by(4).take_while(|step| {
+            let mut db = app.db();
+            let pid: i32 = db.one("SELECT pg_backend_pid()");
+            db.run(&format!("CREATE TEMP TABLE argument AS {argument}; BEGIN"));
+            limit_memory(pid, step * MB);
+            let done = db.try_run(sql);
+            if let Err(error) = &done {
+                assert_eq!(error.code, codes::OUT_OF_MEMORY, "with {step} MB: {error:?}");
+            }
+            done.is_err()
+        });
+        assert!((1..250).contains(&refused.count()), "{sql}");
+    }
+    assert_eq!(log::crashes(&app.cluster().log()), 0);
+    app.done(&["out of memory"]);
+}
+
+#[test]
 fn an_engine_without_memory_continues_with_the_memory_it_has() {
     let app = App::alone("memory_engine", ClusterOptions::default().set("xdb.max_payload_size", "16MB"));
     let _worker = app.worker(|_| force_complete(json!(null)));
