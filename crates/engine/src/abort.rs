@@ -24,7 +24,8 @@ impl Draft<'_> {
         if is_state(name) || name.parse::<StateExecutionId>().is_ok_and(|id| is_state(&id.state_id)) {
             return Ok(());
         }
-        Err(Rejection::UnknownState { name: name.to_owned(), known: definition.listed_states() })
+        let within = Some("abortStates");
+        Err(Rejection::UnknownState { name: name.to_owned(), within, known: definition.listed_states() })
     }
 
     pub(crate) fn abort(&mut self, steps: &[StateSeq], reason: Option<&str>) {

@@ -412,10 +412,11 @@ pub enum Rejection {
     InvalidOptions(String),
     /// A start has an input but no starting state that would get it.
     UnusedInput,
-    /// The definition has no such state.
-    UnknownState { name: String, known: String },
-    /// The definition lists its local queues, and this one is not among them.
-    UnknownQueue { name: String, known: String },
+    /// The definition has no such state. `within`: the part of the answer that names it, if it is not the decision.
+    UnknownState { name: String, within: Option<&'static str>, known: String },
+    /// The definition lists its local queues, and this one is not among them. `within`: the part of the answer that
+    /// names it, if it is not a message or a condition.
+    UnknownQueue { name: String, within: Option<&'static str>, known: String },
     /// The definition lists its global queues, and this one is not among them.
     UnknownGlobalQueue(String),
     /// The definition lists its local attributes, and this one is not among them.
@@ -463,11 +464,15 @@ impl std::fmt::Display for Rejection {
             Self::Stale => f.write_str("the step is not waiting for this"),
             Self::InvalidAnswer(what) | Self::OverQuota(what) | Self::InvalidOptions(what) => f.write_str(what),
             Self::UnusedInput => f.write_str("the process type has no starting state, so an input can't be used"),
-            Self::UnknownState { name, known } => write!(f, "unknown state \"{name}\": known are {known}"),
-            Self::UnknownQueue { name, known } if known.is_empty() => {
-                write!(f, "unknown local queue \"{name}\": the process type lists none")
+            Self::UnknownState { name, within, known } => {
+                write!(f, "unknown state \"{name}\"{}: known are {known}", place(*within))
             }
-            Self::UnknownQueue { name, known } => write!(f, "unknown local queue \"{name}\": known are {known}"),
+            Self::UnknownQueue { name, within, known } if known.is_empty() => {
+                write!(f, "unknown local queue \"{name}\"{}: the process type lists none", place(*within))
+            }
+            Self::UnknownQueue { name, within, known } => {
+                write!(f, "unknown local queue \"{name}\"{}: known are {known}", place(*within))
+            }
             Self::UnknownGlobalQueue(name) => write!(f, "unknown global queue \"{name}\""),
             Self::UnknownLocalAttribute(name) => write!(f, "unknown local attribute \"{name}\""),
             Self::UnknownGlobalAttribute(name) => write!(f, "unknown global attribute \"{name}\""),
@@ -475,4 +480,8 @@ impl std::fmt::Display for Rejection {
             Self::NoTimer(which) => write!(f, "the step waits for no {which}"),
         }
     }
+}
+
+fn place(within: Option<&'static str>) -> String {
+    within.map(|within| format!(" in {within}")).unwrap_or_default()
 }

@@ -738,7 +738,7 @@ impl Draft<'_> {
             .start_processes
             .iter()
             .filter_map(|start| start.on_close.as_ref())
-            .try_for_each(|queue| self.check_queue(queue))?;
+            .try_for_each(|queue| self.check_queue_in(Some("onClose"), queue))?;
         self.check_functions(&effects.call_functions)?;
         self.check_attributes(&effects.write_local_attributes, &effects.write_global_attributes)
     }
@@ -767,12 +767,15 @@ impl Draft<'_> {
     }
 
     fn check_queue(&self, queue: &str) -> Result<(), Rejection> {
-        match self.context.definition.knows_queue(queue) {
-            true => Ok(()),
-            false => {
-                Err(Rejection::UnknownQueue { name: queue.to_owned(), known: self.context.definition.listed_queues() })
-            }
+        self.check_queue_in(None, queue)
+    }
+
+    fn check_queue_in(&self, within: Option<&'static str>, queue: &str) -> Result<(), Rejection> {
+        let definition = self.context.definition;
+        if definition.knows_queue(queue) {
+            return Ok(());
         }
+        Err(Rejection::UnknownQueue { name: queue.to_owned(), within, known: definition.listed_queues() })
     }
 
     /// An empty queue accepts messages until all queues together hold twice the limit. So one full queue does not block
@@ -829,7 +832,11 @@ impl Draft<'_> {
         let mut timers = 0;
         for StateMovement { state_id, config, .. } in movements {
             if !definition.states.contains_key(state_id) {
-                return Err(Rejection::UnknownState { name: state_id.clone(), known: definition.listed_states() });
+                return Err(Rejection::UnknownState {
+                    name: state_id.clone(),
+                    within: None,
+                    known: definition.listed_states(),
+                });
             }
             if let Some(options) = config.as_deref() {
                 let wrong = |UnknownName { at, what }| format!("the options of state \"{state_id}\": {at} {what}");

@@ -126,7 +126,8 @@ fn names_that_the_definition_does_not_have_are_refused() {
     for name in ["Nowhere", "Nowhere-1", "*", "Pack-", "Pack-0", ""] {
         let world = with_four_threads();
         let refused = world.decide(&aborting(2, named(&["Pay", name]), next(&["End"])));
-        assert!(matches!(refused, Err(Rejection::UnknownState { name: unknown, .. }) if unknown == name));
+        let message = format!("unknown state \"{name}\" in abortStates: known are End, Lead, Pack, Pay");
+        assert_eq!(refused.map_err(|rejection| rejection.to_string()), Err(message));
     }
     let mut world = with_four_threads();
     world.execute(2, next(&["End"]));

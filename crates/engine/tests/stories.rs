@@ -428,7 +428,7 @@ fn names_that_the_definition_does_not_list_are_refused() {
     let local = Effects { write_local_attributes: value(), ..Effects::default() };
     let global = Effects { write_global_attributes: value(), ..Effects::default() };
     let x = || "x".to_owned();
-    let unknown_queue = || Rejection::UnknownQueue { name: x(), known: "q".to_owned() };
+    let unknown_queue = || Rejection::UnknownQueue { name: x(), within: None, known: "q".to_owned() };
     for (effects, rejection) in [
         (publishing, unknown_queue()),
         (local, Rejection::UnknownLocalAttribute(x())),
@@ -439,7 +439,7 @@ fn names_that_the_definition_does_not_list_are_refused() {
     let waiting = CommandRequest { commands: vec![from_queue("x", 1, 1)], ..request.clone() };
     assert_eq!(world.run(answer(&waiting, Effects::default())), Err(unknown_queue()));
     world.answer_wait_until(1, request);
-    let unknown_state = Rejection::UnknownState { name: x(), known: world.definition.listed_states() };
+    let unknown_state = Rejection::UnknownState { name: x(), within: None, known: world.definition.listed_states() };
     assert_eq!(world.run(execute(1, next(&["x"]))), Err(unknown_state));
     assert!(matches!(world.run(execute(1, next(&[]))), Err(Rejection::InvalidAnswer(_))));
     assert_eq!(world.replayed(), world.execution);
@@ -501,7 +501,7 @@ fn a_start_may_begin_in_another_state() {
     world.run(at("B")).unwrap();
     assert_eq!(world.state(1).id.to_string(), "B-1");
     assert_eq!(world.state(1).input, start.input, "it gets the input");
-    let unknown = Rejection::UnknownState { name: "C".to_owned(), known: "A, B".to_owned() };
+    let unknown = Rejection::UnknownState { name: "C".to_owned(), within: None, known: "A, B".to_owned() };
     assert_eq!(unknown.to_string(), "unknown state \"C\": known are A, B");
     assert_eq!(World::new(world.definition.clone()).run(at("C")), Err(unknown));
     // A start may name a starting state even if the definition has none.

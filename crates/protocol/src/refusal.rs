@@ -194,7 +194,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NotRunning(status) => not_running(process_id, format!("Its status is {status}.")),
         Rejection::UnknownState { name, .. } => unknown_state(name),
-        Rejection::UnknownQueue { name, known } => unknown_queue(name, known),
+        Rejection::UnknownQueue { name, known, .. } => unknown_queue(name, known),
         Rejection::UnknownGlobalQueue(name) => unknown_global_queue(name),
         Rejection::UnknownLocalAttribute(_)
         | Rejection::UnknownGlobalAttribute(_)
@@ -212,7 +212,7 @@ pub fn rejected(process_id: &str, rejection: &Rejection) -> Refusal {
 /// A start that the engine refused.
 pub fn rejected_start(process_id: &str, rejection: &Rejection) -> Refusal {
     match rejection {
-        Rejection::UnknownState { name, known } => {
+        Rejection::UnknownState { name, known, .. } => {
             let what = format_args!("\"{name}\" is not listed in states; known are {known}");
             invalid_argument("options.startingState", what)
         }

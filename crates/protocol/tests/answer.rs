@@ -650,8 +650,8 @@ fn a_failure_that_is_an_argument_is_read_strictly() {
 fn a_rejected_answer_costs_no_attempt_if_a_registration_could_cure_it() {
     let name = || "n".to_owned();
     let unregistered = [
-        Rejection::UnknownState { name: name(), known: name() },
-        Rejection::UnknownQueue { name: name(), known: name() },
+        Rejection::UnknownState { name: name(), within: None, known: name() },
+        Rejection::UnknownQueue { name: name(), within: None, known: name() },
         Rejection::UnknownGlobalQueue(name()),
         Rejection::UnknownLocalAttribute(name()),
         Rejection::UnknownGlobalAttribute(name()),

@@ -98,7 +98,7 @@ fn a_refused_command_has_the_same_message_wherever_it_is_refused() {
         let message = "invalid value for options.startingStateConfig: too long";
         assert_eq!(refusal::rejected_start("p", &wrong).message, message);
     }
-    let unknown = Rejection::UnknownQueue { name: "q".to_owned(), known: "a, b".to_owned() };
+    let unknown = Rejection::UnknownQueue { name: "q".to_owned(), within: None, known: "a, b".to_owned() };
     let refusal = refusal::rpc_not_applied("peek", xdb_protocol::rejected_answer(&unknown).0);
     let detail = "Unknown local queue \"q\": known are a, b.";
     assert_eq!((refusal.sqlstate(), refusal.detail.as_deref()), ("XD010", Some(detail)));

@@ -160,7 +160,7 @@ fn of_execute() -> Vec<(String, &'static str)> {
         (effect(r#""abortStates":"Only""#), "abortStates must be an array"),
         (effect(r#""abortStates":[1]"#), "abortStates[0] must be a string"),
         (effect(r#""abortStates":["Only",""]"#), "abortStates[1] is empty"),
-        (effect(r#""abortStates":["Only-1","Onyl"]"#), r#"unknown state "Onyl""#),
+        (effect(r#""abortStates":["Only-1","Onyl"]"#), r#"unknown state "Onyl" in abortStates"#),
         (effect(r#""abortStates":["Onyl-1"]"#), r#"unknown state "Onyl-1""#),
         (effect(r#""startProcesses":{}"#), "startProcesses must be an array"),
         (effect(r#""startProcesses":[{"processType":"one"},7]"#), "startProcesses[1] must be an object"),
@@ -423,7 +423,10 @@ fn an_answer_of_an_rpc_with_a_fault_is_the_callers_error() {
         (r#"{"abortStates": ["Onyl"]}"#, "unknown state \"Onyl\""),
         (r#"{"abortStates": {}}"#, "abortStates must be an array"),
         (r#"{"startProcesses": [{}]}"#, "startProcesses[0].processType is missing"),
-        (r#"{"startProcesses": [{"processType": "one", "onClose": "nowhere"}]}"#, "unknown local queue \"nowhere\""),
+        (
+            r#"{"startProcesses": [{"processType": "one", "onClose": "nowhere"}]}"#,
+            "unknown local queue \"nowhere\" in onClose",
+        ),
         (
             r#"{"stateDecision": {"nextStates": [{"stateId": "Only", "stateConfig":
                 {"skipWaitUntil": true, "commandRequest": {"waitingType": "EmptyCommand"}}}]}}"#,
