@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex};
 use xdb_cluster_tests::db::{jsonb, literal};
 use xdb_cluster_tests::prelude::*;
 
-/// What answers the calls. The races with pull workers are in `isolation/process_locks`.
+/// What answers the calls. More races with pull workers are in `isolation/process_locks`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Handler {
     Http,
     Function,
+    Pull,
 }
 
-const HANDLERS: [Handler; 2] = [Handler::Http, Handler::Function];
+const HANDLERS: [Handler; 3] = [Handler::Http, Handler::Function, Handler::Pull];
 
-/// The functions of `Hold`, and those of `One` and `Two`. The latter do what `Exclusive` says.
+/// The functions of `Hold`, and those of `One` and `Two`. The latter do what `Exclusive` says. Pull workers answer with
+/// what they return.
 const FUNCTIONS: &str = "
     CREATE TABLE public.calls (n bigserial, process text);
     CREATE TABLE public.notes (n bigserial, note text, locks jsonb, made_by xid8 DEFAULT pg_current_xact_id(),
@@ -52,6 +54,39 @@ fn register_functions(app: &App, process_type: &str, definition: &Definition) {
     app.superuser().run(&format!("SELECT xdb.register_process_type('{process_type}', NULL, {definition})"));
 }
 
+/// A session that is a pull worker, until its connection ends.
+fn pull(mut db: Db) {
+    std::thread::spawn(move || {
+        let claim = "SELECT coalesce(json_agg(claimed), '[]')::text
+            FROM xdb.claim_calls('pull', 2, wait => '1 s', lease => '2 s') AS claimed";
+        while let Ok(Some(claimed)) = db.try_maybe::<String>(claim) {
+            let claimed: Vec<Value> = serde_json::from_str(&claimed).expect("it is JSON");
+            for row in &claimed {
+                let call = Call::claimed(row);
+                let function = match (call.api, call.target()) {
+                    (Api::WaitUntil, _) => "hold",
+                    (_, "Hold") => "done",
+                    (_, "One") => "one",
+                    _ => "two",
+                };
+                let token = literal(row["token"].as_str().expect("a text"));
+                let answer = format!("public.{function}({})", jsonb(&row["request"]));
+                match db.try_run(&format!("SELECT xdb.complete_call({token}, {answer})")) {
+                    Err(error) if error.code != codes::CALL_IS_LOST => return eprintln!("{error:?}"),
+                    _ => {}
+                }
+            }
+        }
+    });
+}
+
+/// Sessions that are pull workers, if the calls are theirs.
+fn pull_if(handler: Handler, session: impl Fn() -> Db) {
+    if handler == Handler::Pull {
+        (0..2).for_each(|_| pull(session()));
+    }
+}
+
 /// `work` waits in `Hold` for a message of `go`, then completes. `Hold` is its first call. Over HTTP, it answers the RPC
 /// `ask` too.
 fn application_of(handler: Handler, name: &str, options: ClusterOptions) -> (App, Worker) {
@@ -62,14 +97,24 @@ fn application_of(handler: Handler, name: &str, options: ClusterOptions) -> (App
         _ => force_complete(json!("done")),
     });
     app.register("one", &one_step());
-    if handler == Handler::Function {
-        app.db().run(FUNCTIONS);
-        let functions = json!({"waitUntilFunction": "public.hold", "executeFunction": "public.done"});
-        register_functions(&app, "work", &Definition::starting_with("Hold").waiting_step_with("Hold", functions));
-    } else {
-        let definition = Definition::starting_with("Hold").waiting_step("Hold").rpc("ask", json!({}));
-        app.register("work", &definition);
-        app.register("sequential", &definition.with("locks", json!(["sequential"])));
+    let definition = Definition::starting_with("Hold");
+    match handler {
+        Handler::Http => {
+            let definition = definition.waiting_step("Hold").rpc("ask", json!({}));
+            app.register("work", &definition);
+            app.register("sequential", &definition.with("locks", json!(["sequential"])));
+        }
+        Handler::Function => {
+            app.db().run(FUNCTIONS);
+            let functions = json!({"waitUntilFunction": "public.hold", "executeFunction": "public.done"});
+            register_functions(&app, "work", &definition.waiting_step_with("Hold", functions));
+        }
+        Handler::Pull => {
+            app.db().run(FUNCTIONS);
+            app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
+            app.register_with("pull", "work", &definition.waiting_step("Hold"));
+            pull_if(handler, || app.db());
+        }
     }
     (app, worker)
 }
@@ -267,10 +312,17 @@ struct Exclusive {
 impl Exclusive {
     fn of(app: &App, handler: Handler) -> Exclusive {
         let definition = Definition::starting_with("One");
-        if handler == Handler::Function {
-            let of = |name: &str| json!({"executeFunction": format!("public.{name}")});
-            register_functions(app, "steps", &definition.step_with("One", of("one")).step_with("Two", of("two")));
-            return Exclusive { noted: None };
+        let of = |name: &str| json!({"executeFunction": format!("public.{name}")});
+        match handler {
+            Handler::Http => {}
+            Handler::Function => {
+                register_functions(app, "steps", &definition.step_with("One", of("one")).step_with("Two", of("two")));
+                return Exclusive { noted: None };
+            }
+            Handler::Pull => {
+                app.register_with("pull", "steps", &definition.step("One").step("Two"));
+                return Exclusive { noted: None };
+            }
         }
         let order = Arc::new(Mutex::new(Vec::new()));
         let (noted, inside) = (order.clone(), Mutex::new(Vec::<(String, Value)>::new()));
@@ -623,6 +675,7 @@ fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
         a_holds_and_b_and_c_wait(&mut db);
         app.kill_scheduler();
         let mut db = app.db();
+        pull_if(handler, || app.db());
         turns_pass(&mut db, "another");
         assert_eq!(holders(&mut db, "name"), ["a"]);
         // The copy has the row of a's call, too.
@@ -634,6 +687,7 @@ fn locks_survive_crashes_kills_of_the_scheduler_and_a_restore() {
         let mut copy = app.cluster().connect("lock_restored", "postgres");
         copy.run("SELECT xdb.stop_process('a'); UPDATE xdb.process_lock SET judge_at = NULL; SELECT xdb.adopt()");
         let mut of_copy = app.cluster().connect("lock_restored", "app");
+        pull_if(handler, || app.cluster().connect("lock_restored", "app"));
         wait_for_holders(&mut of_copy, "name", &["b"]);
         ["b", "c"].iter().for_each(|id| ends(&mut of_copy, id));
         ["a", "b", "c"].iter().for_each(|id| ends(&mut db, id));
