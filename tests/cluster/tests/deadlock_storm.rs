@@ -1,7 +1,8 @@
 //! Many sessions change the same processes and rows in any order, in transactions of several statements. They check for
 //! deadlocks after a millisecond. Meanwhile the scheduler and its runners work on the same processes, with answers over
 //! HTTP and of functions, and the sessions are pull workers too. Answers start children with ids that sessions use too,
-//! parents end with their children, processes wait for locks of processes, and old processes are purged.
+//! parents end with their children, processes wait for locks of processes, guards repeat and interrupt, and old
+//! processes are purged.
 //!
 //! Sessions are cancelled all the time. The engine is never cancelled, spends no attempt on deadlocks, and does
 //! everything once.
@@ -44,6 +45,13 @@ fn wait(seconds: f64) -> Answer {
     any_of(&[inbox, timer("t", seconds), global_queue("g", "jobs", 1)])
 }
 
+/// A guard that waits for a message of `bark`, or for this time.
+fn guard(seconds: f64, interrupting: bool) -> Value {
+    let wait = json!({"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "bark", "atMost": 20}],
+        "timerCommands": [{"commandId": "t", "delayInSeconds": seconds}]});
+    json!({"commandRequest": wait, "interrupting": interrupting})
+}
+
 fn handler(call: &Call) -> Answer {
     let drains = call.process_id().starts_with("drain");
     let got: Vec<_> = [call.messages("m"), call.messages("g")].concat();
@@ -53,7 +61,8 @@ fn handler(call: &Call) -> Answer {
             return output(json!(null)).publish("inbox", call.input().clone()).globals(json!({"rpcs": rpcs}));
         }
         (Api::WaitUntil, "Short") => return any_of(&[local_queue("m", "inbox", 1)]),
-        (_, "Short") => return force_complete(json!(null)),
+        (_, "Short" | "Hurry") => return force_complete(json!(null)),
+        (_, "Watch") => return next("Watch", json!(null)),
         (Api::WaitUntil, "Kid") => return any_of(&[timer("t", 0.1)]),
         (_, "Kid") => return force_complete(json!(null)),
         (_, "Family") => return next("Kid", json!(null)).starting(json!([kid(0), kid(1), kid(2)])),
@@ -138,14 +147,12 @@ fn application() -> (App, Worker, Arc<Mutex<Vec<String>>>) {
             .rpc("poke", config)
     };
     let exclusive = json!({"loadGlobalAttributes": {"policy": "ALL", "lockType": "EXCLUSIVE_LOCK"}});
-    for (name, config, table) in [
-        ("plain", json!({}), "public.work"),
-        ("locked", exclusive, "public.work"),
-        ("slow", json!({}), "public.slow_work"),
-        ("drain", json!({}), "public.work"),
-    ] {
-        app.register(name, &looping(config, table));
-    }
+    let watched = json!({"guards": ["Watch"]});
+    let plain = looping(json!({}), "public.work").waiting_step_with("Watch", guard(0.4, false));
+    app.register("plain", &plain.clone().waiting_step_with("Loop", watched.clone()));
+    app.register("drain", &plain.with("guards", json!(["Watch"])));
+    app.register("locked", &looping(exclusive, "public.work"));
+    app.register("slow", &looping(json!({}), "public.slow_work"));
     app.db().run(&functions());
     app.superuser().run("SELECT xdb.register_worker('pull', NULL, role => 'app')");
     // Pull workers answer no RPCs.
@@ -153,11 +160,13 @@ fn application() -> (App, Worker, Arc<Mutex<Vec<String>>>) {
         let definition = Definition::starting_with("Loop").waiting_step_with("Loop", config);
         definition.maps("public.work", "id", &["rpcs", "got"]).rpc("poke", json!({"function": "public.poke"}))
     };
-    app.register_with("pull", "pulled", &poked(json!({})));
+    let pulled = poked(json!({})).waiting_step_with("Loop", watched).waiting_step_with("Watch", guard(0.4, false));
+    app.register_with("pull", "pulled", &pulled);
     let function = poked(json!({"waitUntilFunction": "public.loop_wait", "executeFunction": "public.loop_execute"}));
     let register = format!("SELECT xdb.register_process_type('function', NULL, {})", jsonb(function.json()));
     app.superuser().run(&register);
-    app.register("short", &Definition::starting_with("Short").waiting_step("Short"));
+    let short = Definition::starting_with("Short").waiting_step_with("Short", json!({"guards": ["Hurry"]}));
+    app.register("short", &short.waiting_step_with("Hurry", guard(0.3, true)));
     app.register("kid", &Definition::starting_with("Kid").waiting_step("Kid"));
     app.register("family", &Definition::starting_with("Family").step("Family").waiting_step("Kid"));
     let mut db = app.db();
@@ -232,7 +241,7 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
     let mut publish = |to: &str, message: &str| {
         will.published.insert((to.to_owned(), message.to_owned()));
     };
-    match dice.below(24) {
+    match dice.below(26) {
         0 | 1 => {
             publish(id, unique);
             format!("SELECT xdb.publish('{id}', 'inbox', '\"{unique}\"')")
@@ -293,8 +302,11 @@ fn statement(dice: &mut Dice, unique: &str, will: &mut Done) -> String {
         21 => format!("SELECT xdb.stop_process('locker{}')", number % 3),
         22 => format!(
             "SELECT xdb.move_state(process_id, state_execution_id, '[{{\"stateId\": \"Loop\"}}]')
-             FROM xdb.state_executions WHERE process_id = '{id}' AND status = 'WAITING' LIMIT 1"
+             FROM xdb.state_executions WHERE process_id = '{id}' AND status = 'WAITING'
+                 AND state_execution_id LIKE 'Loop-%' LIMIT 1"
         ),
+        23 => format!("SELECT xdb.publish('{id}', 'bark', '1')"),
+        24 => format!("SELECT xdb.publish('{short}', 'bark', '1')"),
         _ => format!("SELECT FROM {table} WHERE id = '{id}' FOR UPDATE"),
     }
 }
@@ -388,6 +400,11 @@ fn sessions_in_any_order_are_cancelled_and_the_engine_never_is() {
     wait_until("no lock is left", 20, || superuser.count("xdb.process_lock") == 0);
     let started = "xdb.history WHERE event_type = 'ProcessStarted' AND details ? 'startedBy'";
     assert!(superuser.count(started) > 0, "children were started");
+    for ids in ["plain%", "pulled%"] {
+        let triggered = "event_type = 'WaitCompleted' AND details ? 'guards'";
+        let count = superuser.count(&format!("xdb.history WHERE process_id LIKE '{ids}' AND {triggered}"));
+        assert!(count > 0, "no guard of a state of {ids} has triggered");
+    }
     wait_until("what drains has closed", 60, || views::with_status(&mut superuser, "drain%", "RUNNING") == 0);
 
     let mut effects: Vec<String> = superuser
