@@ -190,6 +190,38 @@ fn a_thousand_children_are_started_by_one_answer_and_joined_by_a_queue() {
 }
 
 #[test]
+fn an_answer_of_wait_until_starts_children_and_waits_for_their_ends() {
+    let app = App::new("children_waited");
+    let child = |queue: &str| json!({"processType": "child", "onClose": queue});
+    let worker = app.worker(move |call: &Call| match (call.api, call.process_id()) {
+        (Api::WaitUntil, "p") => {
+            any_of(&[local_queue("ended", "ended", 2)]).starting(json!([child("ended"), child("ended")]))
+        }
+        (Api::WaitUntil, _) => any_of(&[local_queue("go", "go", 1)]),
+        (_, "p") => force_complete(json!(call.messages("ended").len())),
+        _ => force_complete(json!(null)),
+    });
+    worker.misbehave(move |_| {
+        any_of(&[local_queue("ended", "ended", 2)]).starting(json!([child("ended"), child("lost")]))
+    });
+    register_child(&app);
+    let parent = Definition::starting_with("Join").waiting_step("Join").with("localQueues", json!(["ended"]));
+    app.register("parent", &parent);
+    let mut db = app.db();
+    db.start("p", "parent").go();
+    wait_until("it is refused", 20, || views::fails_saying(&mut db, "p", &["\"lost\" in onClose"]));
+    worker.heal();
+    wait_until("both wait", 20, || db.count("xdb.waits WHERE queue_name = 'go'") == 2);
+    is_sound(&mut db, &["p"]);
+    let children: Vec<String> = db.all("SELECT process_id FROM xdb.processes WHERE parent_execution_id IS NOT NULL");
+    assert_eq!(children.len(), 2, "the answer that was refused has started none");
+    children.iter().for_each(|id| db.publish(id, "go", json!(null)));
+    assert_eq!(db.completes("p").result(), &json!(2));
+    is_sound(&mut db, &["p"]);
+    app.done(&[]);
+}
+
+#[test]
 fn an_rpc_starts_children_of_its_caller_and_of_no_step() {
     let (app, _worker, mut db) = family("children_rpc");
     start(&mut db, "p", 1, json!([]));

@@ -54,6 +54,29 @@ fn todos_are_carried_out_by_sys_priority_and_then_by_their_start_date() {
 }
 
 #[test]
+fn a_guard_has_the_priority_of_its_process() {
+    let (app, worker) = application("priority_guard");
+    let wait = |queue: &str| {
+        let queues = json!([{"queueName": queue}]);
+        json!({"commandRequest": {"waitingType": "AnyOfCompletion", "localQueueCommands": queues}})
+    };
+    let guarded = Definition::starting_with("Rest").waiting_step_with("Rest", wait("never"));
+    app.register("guarded", &guarded.waiting_step_with("Only", wait("bark")).with("guards", json!(["Only"])));
+    let mut db = app.db();
+    let ids = [("low", Some(-3)), ("plain", None), ("top", Some(7))];
+    ids.iter().for_each(|(id, priority)| start(&mut db, id, "guarded", *priority));
+    worker.misbehave(|_| Reply::hang(force_complete(json!("done"))));
+    start(&mut db, "busy", "todo", None);
+    worker.wait_for("the only place is taken", 10, |call| call.process_id() == "busy");
+    ids.iter().for_each(|(id, _)| db.publish(id, "bark", json!(null)));
+    wait_until("all guards have triggered", 20, || db.count("xdb.waits WHERE queue_name = 'bark'") == 0);
+    worker.heal();
+    db.completes("low");
+    assert_eq!(called_processes(&worker), ["busy", "top", "plain", "low"]);
+    app.done(&[]);
+}
+
+#[test]
 fn under_overload_urgent_calls_do_not_wait_for_the_rest() {
     let (app, worker) = application("priority_overload");
     let mut db = app.db();

@@ -195,6 +195,57 @@ fn a_refused_start_skips_its_tick_and_is_told() {
     app.done(&[]);
 }
 
+/// What other transactions or the server are to blame for is no refusal.
+#[test]
+fn a_start_that_fails_for_lack_of_resources_is_retried_and_its_tick_is_not_skipped() {
+    let app = application(App::new("cron_retried"));
+    app.superuser().run(
+        r#"CREATE TABLE public.scarce (id text PRIMARY KEY, n int);
+        GRANT ALL ON public.scarce TO PUBLIC;
+        CREATE SEQUENCE public.tries;
+        GRANT USAGE, SELECT ON public.tries TO PUBLIC;
+        CREATE FUNCTION public.scarce() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('public.tries') < 3 THEN RAISE 'full' USING ERRCODE = 'disk_full'; END IF;
+            RETURN new; END $$;
+        CREATE TRIGGER scarce BEFORE INSERT ON public.scarce FOR EACH ROW EXECUTE FUNCTION public.scarce();
+        SELECT xdb.register_process_type('Stored', NULL, '{"startingState": "Write",
+            "states": {"Write": {"skipWaitUntil": true, "executeFunction": "public.report"}},
+            "globalAttributes": [{"table": "public.scarce", "primaryKey": "id", "attributes": {"n": "n"}}]}')"#,
+    );
+    let mut db = app.db();
+    let start = literal(
+        &json!({"process_type": "Stored", "process_id": "stored-{time}", "global_attributes": {"n": 1},
+        "global_attribute_pk": "x", "options": {"globalAttributeConflictMode": "IGNORE_CONFLICT"}})
+        .to_string(),
+    );
+    db.run(&format!("SELECT xdb.schedule('stored', '@every 1 second', {start}::jsonb, 'UTC')"));
+    wait_until("it is stored", 30, || reports(&mut db, "stored-%").len() > 1);
+    db.run("SELECT xdb.stop_process('stored')");
+    assert_eq!(db.json("SELECT xdb.get_local_attributes('stored')"), json!({}), "no tick was skipped");
+    let of_schedule = |event: &str| format!("xdb.history WHERE process_id = 'stored' AND event_type = '{event}'");
+    assert_eq!(db.one::<i64>("SELECT last_value FROM tries"), 3);
+    let ticks = db.count(&of_schedule("StateCompleted"));
+    assert_eq!(db.count("xdb.processes WHERE process_id LIKE 'stored-%'"), ticks, "each tick has its process");
+    app.done(&["full"]);
+}
+
+#[test]
+fn a_reassigned_schedule_starts_its_processes_as_the_new_owner() {
+    let app = application(App::new("cron_reassigned"));
+    let mut db = app.db();
+    schedule(&mut db, "handed", "@every 1 second", "handed-{time}");
+    let by = |who: &str| format!("public.report WHERE who = '{who}'");
+    wait_until("the old owner has a report", 30, || db.count(&by("app")) > 0);
+    let mut superuser = app.superuser();
+    superuser.run("SELECT xdb.reassign_owned('app', 'other')");
+    let before = superuser.count(&by("app"));
+    wait_until("the new owner has reports", 30, || superuser.count(&by("other")) > 1);
+    let of_old = "xdb.processes WHERE owner = 'app'";
+    assert_eq!((superuser.count(&by("app")), superuser.count(of_old)), (before, 0));
+    app.session("other").run("SELECT xdb.stop_process('handed')");
+    app.done(&[]);
+}
+
 /// A timer of a worker, with the moment of its tick in the result.
 #[test]
 fn a_wait_of_a_worker_may_have_a_cron_timer() {
