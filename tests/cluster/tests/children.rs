@@ -211,6 +211,7 @@ fn an_answer_of_wait_until_starts_children_and_waits_for_their_ends() {
     db.start("p", "parent").go();
     wait_until("it is refused", 20, || views::fails_saying(&mut db, "p", &["\"lost\" in onClose"]));
     worker.heal();
+    db.run("SELECT xdb.retry_now('p')");
     wait_until("both wait", 20, || db.count("xdb.waits WHERE queue_name = 'go'") == 2);
     is_sound(&mut db, &["p"]);
     let children: Vec<String> = db.all("SELECT process_id FROM xdb.processes WHERE parent_execution_id IS NOT NULL");
