@@ -582,7 +582,9 @@ impl Draft<'_> {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let definition = self.context.definition;
         let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
-        let guard = wait.is_some() && self.starts_as_guard(&movement.state_id);
+        // A recovery and an undo are threads, whatever lists their state. Otherwise the process could close before them.
+        let is_movement = recovery.is_none() && compensates.is_none();
+        let guard = wait.is_some() && is_movement && self.starts_as_guard(&movement.state_id);
         let seq = StateSeq(self.execution.next_state);
         let (now, not_before) = (self.context.now, movement.begin.not_before(self.context.now));
         self.emit(Event::StateStarted {

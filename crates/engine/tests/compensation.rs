@@ -63,6 +63,37 @@ fn backward_movement_undoes_the_completed_steps_in_reverse() {
 }
 
 #[test]
+fn an_undo_and_a_recovery_are_threads_although_their_state_guards_the_process() {
+    let request =
+        CommandRequest { waiting_type: WaitingType::Any, commands: vec![from_queue("go", 1, 1)], combinations: vec![] };
+    let asks = StateConfig { command_request: Some(Box::new(request)), ..StateConfig::default() };
+    let proceeds = FailureRecovery {
+        policy: FailurePolicy::ProceedToConfiguredState,
+        state_failure_proceed_state_id: Some("Ask".to_owned()),
+        ..FailureRecovery::default()
+    };
+    let ship =
+        StateConfig { skip_wait_until: Some(true), state_failure_recovery_options: Some(proceeds), ..attempts(1) };
+    let states = definition(&[("Reserve", undone_by("Ask")), ("Ship", ship), ("Ask", asks)]);
+    let guarded = Definition { guards: vec!["Ask".to_owned()], ..states };
+
+    let mut world = World::started(guarded.clone());
+    world.execute(1, next(&["Ship"]));
+    world.execute(3, close(CloseType::Compensate));
+    assert_eq!((world.state(4).id.to_string().as_str(), world.state(4).is_waiting_guard()), ("Ask-2", false));
+    assert_eq!(world.execution.live_threads, 1);
+    world.publish("go", &["1"]);
+    world.execute(4, close(CloseType::DeadEnd));
+    ends_compensated(&world);
+
+    let mut world = World::started(guarded);
+    world.execute(1, next(&["Ship"]));
+    world.fail(3, Api::Execute, 1);
+    assert_eq!((world.state(4).id.to_string().as_str(), world.state(4).is_waiting_guard()), ("Ask-2", false));
+    assert_eq!(world.execution.live_threads, 1);
+}
+
+#[test]
 fn a_state_whose_retries_are_spent_begins_the_compensation_by_its_policy() {
     let mut world = to_ship();
     let events = world.fail(3, Api::Execute, 1);

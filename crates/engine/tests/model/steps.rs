@@ -4,6 +4,14 @@ use super::ops::SECOND;
 use super::*;
 use std::collections::BTreeMap;
 
+/// What begins a step.
+enum Cause {
+    /// A start, or a movement of an answer.
+    Moved,
+    Recovers(Box<Recovery>),
+    Undoes,
+}
+
 impl Model {
     /// Applies a command. Error: all reasons to refuse it. The engine may name any of them.
     pub fn step(&mut self, command: &Command, context: &Context<'_>) -> Result<(), Vec<Refusal>> {
@@ -73,7 +81,8 @@ impl Model {
                     Some(request) => self.begin_wait(*seq, &request, &without_messages(context)),
                     None => {
                         self.abort(*seq, context);
-                        self.start_state(&state_id, input, config, recovery, context.now, context);
+                        let cause = recovery.map_or(Cause::Moved, |recovery| Cause::Recovers(Box::new(recovery)));
+                        self.start_state(&state_id, input, config, cause, context.now, context);
                     }
                 }
             }
@@ -211,7 +220,7 @@ impl Model {
         self.global_writes.extend(start.global_attributes.clone());
         if let Some(state_id) = first {
             let config = start.starting_state_config.clone();
-            self.start_state(state_id, start.input.clone(), config, None, begin, context);
+            self.start_state(state_id, start.input.clone(), config, Cause::Moved, begin, context);
         }
         self.start_guards(&context.definition.guards, begin, context);
         Ok(())
@@ -245,14 +254,15 @@ impl Model {
         state_id: &str,
         input: Option<Json>,
         config: Option<Box<StateConfig>>,
-        recovery: Option<Recovery>,
+        cause: Cause,
         not_before: Timestamp,
         context: &Context<'_>,
     ) {
         let skip = option(context.definition, state_id, config.as_deref(), |config| config.skip_wait_until);
         let wait = static_wait(state_id, config.as_deref(), context);
         let api = if skip == Some(true) { Api::Execute } else { Api::WaitUntil };
-        let guard = wait.is_some() && self.starts_as_guard(state_id, context);
+        let guard = wait.is_some() && matches!(cause, Cause::Moved) && self.starts_as_guard(state_id, context);
+        let recovery = if let Cause::Recovers(recovery) = cause { Some(*recovery) } else { None };
         let place = match wait {
             Some(_) => Place::ToBegin(not_before),
             None => Place::Call(api, Call::new(not_before)),
@@ -399,7 +409,7 @@ impl Model {
                 Begin::After(delay) => context.now + delay,
                 Begin::AtOnce | Begin::At(_) => context.now,
             };
-            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), None, not_before, context);
+            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), Cause::Moved, not_before, context);
         }
     }
 
@@ -453,7 +463,7 @@ impl Model {
                 Some((seq, state_id)) => {
                     self.undoes = Some(self.id(seq));
                     let input = self.state(seq).expect("it has completed").input.clone();
-                    self.start_state(&state_id, input, None, None, context.now, context);
+                    self.start_state(&state_id, input, None, Cause::Undoes, context.now, context);
                 }
                 None => self.close(ProcessStatus::Failed, Some(Some("compensated".to_owned())), context),
             }
@@ -549,7 +559,14 @@ impl Model {
             // Open: what happens if that state is no longer listed.
             Some((state_id, config)) if context.definition.states.contains_key(&state_id) => {
                 let recovery = Recovery { state_execution_id: self.id(*seq), api: *api, failure: failure.clone() };
-                self.start_state(&state_id, state.input, config, Some(recovery), context.now, context);
+                self.start_state(
+                    &state_id,
+                    state.input,
+                    config,
+                    Cause::Recovers(Box::new(recovery)),
+                    context.now,
+                    context,
+                );
             }
             _ => self.close(ProcessStatus::Failed, None, context),
         }
