@@ -29,6 +29,25 @@ fn called_with(worker: &Worker) -> BTreeMap<String, Value> {
     worker.calls().iter().map(|call| (call.call_id().to_owned(), call.input().clone())).collect()
 }
 
+/// The delay of a guard counts from the first call, which a merge may move.
+#[test]
+fn a_start_is_not_merged_into_one_whose_guard_has_a_timer() {
+    let (app, _worker) = application("merge_guarded", ClusterOptions::default());
+    let timer = json!({"waitingType": "AnyOfCompletion", "timerCommands": [{"delayInSeconds": 3600}]});
+    let message = json!({"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "stop"}]});
+    let options = json!({"correlationKey": "key", "merge": {"startAt": "REPLACE"}});
+    let mut db = app.db();
+    for (wait, merged) in [(timer, false), (message, true)] {
+        let guarded = one_step().waiting_step_with("Guard", json!({"commandRequest": wait}));
+        app.register("job", &guarded.with("guards", json!(["Guard"])));
+        let ids = ["1 hour", "2 hours"]
+            .map(|after| start(&mut db, "1", &options, &format!("clock_timestamp() + interval '{after}'")));
+        assert_eq!(ids[0] == ids[1], merged);
+        db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
+    }
+    app.done(&[]);
+}
+
 #[test]
 fn of_sixty_four_sessions_every_start_is_counted_once() {
     let (app, worker) = application("merge_counters", ClusterOptions::default());
