@@ -101,18 +101,19 @@ pub fn move_state(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
     let (next, reason) = arguments::move_to(json(args, 2, "next_states")?, args.text(3), &calls::limits())?;
-    // Without next states, the process may close.
-    let lock = if next.is_empty() { Lock::Close } else { Lock::Step };
-    let change = Change::by(c"xdb.move_state()", lock)?;
+    // Without next states, or if they are guards, the process may close.
+    let change = Change::by(c"xdb.move_state()", Lock::Close)?;
     change.one(&process_id, args.execution_id(4), |spi, loaded, id, now| {
-        let seq = match state::by_name(spi, id, &state)? {
-            Some((seq, status)) if status.is_live() => seq,
-            _ => return Err(error::unknown_step(&state)),
-        };
+        let seq = seq(spi, id, &state)?;
         answering::take_in(spi, loaded, id, now)?;
         answering::refuse_unseen(spi, loaded, id, None)?;
         state::states(spi, loaded, &[(id, seq)])?;
-        Ok((0, Command::MoveState { seq, next, reason }))
+        // A message that was just taken in may have triggered a guard, which has ended the step.
+        let step = loaded.get(&id).and_then(|entry| entry.execution.states.get(&seq));
+        match step.is_some_and(|step| step.status().is_live()) {
+            true => Ok((0, Command::MoveState { seq, next, reason })),
+            false => Err(error::unknown_step(&state)),
+        }
     })?;
     Ok(Value::Void)
 }

@@ -246,6 +246,7 @@ impl<'a> GlobalQueueChanges<'a> {
             self.closed.push(id);
             return;
         }
+        let earlier = self.waiters_new.len();
         for (old, state) in loaded.changed_states() {
             let key = (id, state.seq);
             let old: BTreeSet<u32> =
@@ -260,6 +261,10 @@ impl<'a> GlobalQueueChanges<'a> {
             let waiter = |command| WaiterKey { execution_id: id, seq: state.seq, command };
             self.waiters_deleted.extend(old.into_iter().filter(obsolete).map(waiter));
         }
+        // A guard began to wait before the step that it guards, although its number is higher.
+        let states = &loaded.execution.states;
+        let guards = |waiter: &GlobalWaiter<'_>| states.get(&waiter.seq).is_some_and(|state| state.is_waiting_guard());
+        self.waiters_new[earlier..].sort_by_key(|waiter| !guards(waiter));
     }
 
     pub fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {

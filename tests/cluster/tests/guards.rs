@@ -144,6 +144,75 @@ fn a_boundary_message_that_does_not_interrupt_leaves_the_job_and_is_a_guard_agai
 }
 
 #[test]
+fn a_guard_of_a_global_queue_is_served_before_the_state_that_it_guards() {
+    let app = App::new("guard_global");
+    let _worker = app.worker(|call: &Call| force_complete(json!(call.target())));
+    let wait =
+        json!({"commandRequest": {"waitingType": "AnyOfCompletion", "globalQueueCommands": [{"queueName": "all"}]}});
+    let definition = Definition::starting_with("Work")
+        .waiting_step_with("Work", with(wait.clone(), "guards", json!(["Stop"])))
+        .waiting_step_with("Stop", wait);
+    app.register("order", &definition.with("globalQueues", json!(["all"])));
+    let mut db = app.db();
+    db.start("p", "order").go();
+    db.run("SELECT xdb.publish_global('all', '1')");
+    assert_eq!(db.completes("p").result(), "Stop");
+    is_sound(&mut db, "p");
+    app.done(&[]);
+}
+
+/// `Rest` waits, and `Leave` has asked for a graceful completion. A movement of `Rest` to a guard leaves no thread.
+#[test]
+fn a_movement_to_a_guard_of_the_process_waits_for_open_publishers_before_it_closes_the_process() {
+    let app = App::new("guard_moved");
+    let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
+        (_, "Begin") => next_all(&[("Rest", json!(null)), ("Leave", json!(null))]),
+        (_, "Leave") => graceful_complete(json!("left")),
+        _ => force_complete(json!(call.messages("m"))),
+    });
+    let definition = Definition::starting_with("Begin").step("Begin").step("Leave");
+    let definition = definition.waiting_step_with("Rest", message("rest")).waiting_step_with("Watch", message("bark"));
+    app.register("order", &definition.with("guards", json!(["Watch"])));
+    let (mut db, mut publisher) = (app.db(), app.db());
+    db.start("p", "order").go();
+    wait_until("only Rest is left", 20, || steps(&mut db, "p", "COMPLETED").len() == 2);
+    publisher.run("BEGIN; SELECT xdb.publish('p', 'bark', '\"late\"')");
+    std::thread::scope(|scope| {
+        let mut mover = app.db();
+        let pid: i32 = mover.one("SELECT pg_backend_pid()");
+        let moving =
+            scope.spawn(move || mover.try_run("SELECT xdb.move_state('p', 'Rest-1', '[{\"stateId\": \"Watch\"}]')"));
+        let waits = format!("pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'");
+        wait_until("it waits for the publisher", 20, || app.superuser().count(&waits) == 1 || moving.is_finished());
+        publisher.run("COMMIT");
+        // The message has triggered the guard, which has ended Rest.
+        let moved = moving.join().expect("no panic");
+        assert_eq!(moved.expect_err("it comes too late").code, codes::UNKNOWN_STATE);
+    });
+    db.completes("p");
+    let outputs =
+        db.json("SELECT jsonb_path_query_array(results, '$[*].output') FROM xdb.processes WHERE process_id = 'p'");
+    assert_eq!(outputs, json!(["left", ["late"]]));
+    is_sound(&mut db, "p");
+    app.done(&[]);
+}
+
+#[test]
+fn a_step_that_a_message_of_the_same_transaction_has_ended_can_not_be_moved() {
+    let (app, mut db, _token) = pulled("guard_ended");
+    let moved = "SELECT xdb.move_state('p', 'Ship-1', '[{\"stateId\": \"Last\"}]')";
+    db.run("BEGIN; SELECT xdb.publish('p', 'recall', '1')");
+    db.refused(codes::UNKNOWN_STATE, moved);
+    db.run("ROLLBACK");
+    db.run(moved);
+    let from =
+        "SELECT COALESCE(from_state, '') || ' ' || COALESCE(to_state, '') FROM xdb.transitions WHERE process_id = 'p'
+        AND outcome = 'ABORTED' AND to_state IS NOT NULL";
+    assert_eq!(db.all::<String>(from), ["Ship-1 Last-1"], "its guards end after it");
+    app.done(&[]);
+}
+
+#[test]
 fn an_event_sub_process_is_a_guard_of_the_process_while_its_threads_fan_out() {
     let app = App::new("guard_process");
     let _worker = app.worker(|call: &Call| match (call.api, call.target()) {
