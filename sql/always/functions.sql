@@ -67,7 +67,7 @@ BEGIN
     END IF;
     BEGIN
         PERFORM xdb.start_processes(jsonb_build_array(start));
-    EXCEPTION WHEN OTHERS THEN
+    EXCEPTION WHEN assert_failure OR OTHERS THEN
         IF SQLSTATE ~ '^(40|5)' THEN
             RAISE;
         END IF;

@@ -3,14 +3,15 @@
 //! Limitations: the handlers of that process are functions in `sql/always/functions.sql`.
 
 use super::bulk::element_of;
-use super::start::{TypeToStart, read, start, starter};
-use super::{json, needed};
+use super::start::{TypeToStart, check_start, keys, read, start, starter};
+use super::{json, name, needed, owner_name};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::timezone;
 use crate::store::loaded::new_id;
+use crate::store::process;
 use crate::{clock, error};
-use xdb_engine::{Cron, Definition, IdReusePolicy, Json, UnknownName};
+use xdb_engine::{Cron, Definition, IdReusePolicy, Json, ProcessStatus, UnknownName};
 use xdb_protocol::{GivenStart, object, parse_definition};
 
 /// The type of schedules. A deployer registers it once.
@@ -31,24 +32,41 @@ pub fn is_of_schedules(definition: &Definition) -> bool {
 /// `xdb.schedule()`: replaces the schedule of this name. Returns the id of the execution.
 pub fn schedule(args: &Args) -> Result<Value> {
     let caller = starter(c"xdb.schedule()")?;
-    let cron = Cron { expression: needed("cron", args.text(1))?, timezone: Some(needed("timezone", args.text(3))?) };
+    let cron = Cron { expression: name("cron", args.text(1))?, timezone: Some(name("timezone", args.text(3))?) };
     timezone::next_tick(&cron, clock::now())
         .map_err(|UnknownName { at, what }| error::invalid_argument(&at, format_args!("it {what}")))?;
     let started = Json::from_trusted(needed("start", json(args, 2, "start")?)?);
-    let request = read("start.", element_of("start", &started)?, new_id())?;
+    let id = new_id();
+    let request = read("start.", element_of("start", &started)?, id)?;
+    let owner_name = owner_name(caller)?;
+    let process_id = name("name", args.text(0))?;
     caller.on_system_tables(|spi, registry| {
-        TypeToStart::find(spi, registry, &request.start.process_type)?;
+        let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
+        let keys = keys(&to_start.mapping, &request)?;
+        // A start that no tick could make is refused now.
+        check_start(caller, owner_name, &to_start, keys, &request, id, clock::now())?;
         let of_schedules = TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)?;
-        match is_of_schedules(of_schedules.definition()) {
-            true => Ok(()),
-            false => Err(unregistered(error::not_of_schedules(SCHEDULE))),
+        if !is_of_schedules(of_schedules.definition()) {
+            return Err(unregistered(error::not_of_schedules(SCHEDULE)));
+        }
+        // Only a schedule is replaced.
+        match process::find(spi, &process_id, None)? {
+            Some(found)
+                if found.status == ProcessStatus::Running
+                    && found.type_id != of_schedules.id()
+                    && caller.may_drive(found.owner)? =>
+            {
+                let hint = "Give the schedule another name, or stop the process.";
+                Err(error::already_started(&process_id, "It runs, and is no schedule.", hint))
+            }
+            _ => Ok(()),
         }
     })?;
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     let (expression, zone) = (quoted(&cron.expression), quoted(cron.timezone.as_deref().unwrap_or_default()));
     let input = [("cron", expression.as_str()), ("timezone", &zone), ("start", started.as_str())];
     let given = GivenStart {
-        process_id: Some(needed("name", args.text(0))?),
+        process_id: Some(process_id),
         process_type: Some(SCHEDULE.to_owned()),
         input: Some(object(input.iter().copied())),
         id_reuse_policy: Some(IdReusePolicy::TerminateIfRunning.to_string()),

@@ -264,9 +264,22 @@ pub(super) fn decide_start(
     id: ExecutionId,
     now: Timestamp,
 ) -> Result<Loaded> {
+    super::pause::refuse_type(&to_start.process_type, now)?;
+    check_start(caller, owner_name, to_start, keys, request, id, now)
+}
+
+/// The same, whether its type is paused or not.
+pub(super) fn check_start(
+    caller: Caller,
+    owner_name: String,
+    to_start: &TypeToStart,
+    keys: Arc<[Vec<String>]>,
+    request: &StartRequest,
+    id: ExecutionId,
+    now: Timestamp,
+) -> Result<Loaded> {
     let process_id = &request.start.process_id;
     let process_type = &to_start.process_type;
-    super::pause::refuse_type(process_type, now)?;
     let history = request.options.history.unwrap_or(process_type.definition.history);
     let meta = Meta {
         shard: shard_of(request.options.shard_key.as_deref().unwrap_or(process_id)),

@@ -195,6 +195,35 @@ fn a_refused_start_skips_its_tick_and_is_told() {
     app.done(&[]);
 }
 
+#[test]
+fn a_schedule_takes_the_place_of_a_schedule_only_and_a_failed_assertion_skips_its_tick() {
+    let app = application(App::new("cron_names"));
+    app.superuser().run(
+        r#"CREATE FUNCTION public.check_it(argument jsonb, context jsonb) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN ASSERT false, 'never'; END $$;
+        SELECT xdb.register_process_type('Checked', NULL, '{"startingState": "Write",
+            "states": {"Write": {"skipWaitUntil": true, "executeFunction": "public.report"}},
+            "functions": {"check": "public.check_it"}}')"#,
+    );
+    let mut db = app.db();
+    db.run("SELECT xdb.start_process('order-1', 'Report', start_at => now() + interval '1 hour')");
+    let error =
+        db.refused(codes::ALREADY_STARTED, r#"SELECT xdb.schedule('order-1', '@daily', '{"process_type": "Report"}')"#);
+    assert_eq!(error.detail, "It runs, and is no schedule.");
+    db.run("SELECT xdb.stop_process('order-1')");
+    let start = literal(
+        &json!({"process_type": "Checked", "process_id": "checked-{time}",
+        "options": {"callFunctions": [{"function": "check"}]}})
+        .to_string(),
+    );
+    db.run(&format!("SELECT xdb.schedule('order-1', '@every 1 second', {start}::jsonb)"));
+    let state = |db: &mut Db| db.json("SELECT xdb.get_local_attributes('order-1')")["lastError"]["sqlState"].take();
+    wait_until("a tick is skipped", 30, || !state(&mut db).is_null());
+    assert_eq!(state(&mut db), "P0004");
+    db.run("SELECT xdb.stop_process('order-1')");
+    app.done(&["never"]);
+}
+
 /// What other transactions or the server are to blame for is no refusal.
 #[test]
 fn a_start_that_fails_for_lack_of_resources_is_retried_and_its_tick_is_not_skipped() {

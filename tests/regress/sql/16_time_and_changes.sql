@@ -43,6 +43,12 @@ SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "processId": "p"}'
 \echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "options": {"priority": 11}}');
 \echo :SQLSTATE
+SELECT xdb.schedule('s', '@every 0 seconds', '{"process_type": "Steps"}');
+\echo :SQLSTATE
+SELECT xdb.schedule('s', repeat('1,', 600) || '1 0 * * *', '{"process_type": "Steps"}');
+\echo :SQLSTATE
+SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}', 'Europe//Berlin');
+\echo :SQLSTATE
 SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps"}');
 \echo :SQLSTATE
 RESET ROLE;
@@ -103,6 +109,12 @@ SELECT xdb.schedule('zones', '@daily', '{"process_type": "Steps"}', 'right/Europ
 SELECT xdb.schedule('zones', '@daily', '{"process_type": "Steps"}', 'Europe');
 \echo :SQLSTATE
 SELECT xdb.stop_process('zones');
+
+-- What no tick could start is refused at once.
+SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "options": {"startingState": "Nope"}}');
+\echo :SQLSTATE
+SELECT xdb.schedule('s', '@daily', '{"process_type": "Steps", "global_attribute_pk": "7"}');
+\echo :SQLSTATE
 
 -- A schedule waits for its tick.
 SELECT xdb.schedule('golden-nightly', '0 3 * * mon-fri', '{"process_type": "Steps", "process_id": "golden-{time}"}', 'Europe/Berlin') IS NOT NULL AS scheduled;
