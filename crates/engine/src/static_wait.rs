@@ -79,12 +79,12 @@ impl StateConfig {
     /// Checks that each cron timer of a static wait has a next tick.
     pub fn check_ticks(&self, next_tick: NextTick, now: Timestamp) -> Result<(), UnknownName> {
         let commands = self.command_request.iter().flat_map(|request| &request.commands);
-        let mut crons = commands.filter_map(|command| match &command.kind {
-            RequestedKind::TimerCron(cron) => Some(cron),
-            _ => None,
-        });
-        crons.try_for_each(|cron| {
-            next_tick(cron, now).map(drop).map_err(|wrong| wrong.under("commandRequest.timerCommands"))
+        // Timers are the first commands.
+        commands.enumerate().try_for_each(|(n, command)| match &command.kind {
+            RequestedKind::TimerCron(cron) => next_tick(cron, now)
+                .map(drop)
+                .map_err(|wrong| wrong.under(&format!("commandRequest.timerCommands[{n}]"))),
+            _ => Ok(()),
         })?;
         let recovery = self.state_failure_recovery_options.as_ref();
         match recovery.and_then(|recovery| recovery.state_failure_proceed_state_config.as_ref()) {

@@ -116,7 +116,7 @@ fn a_static_wait_that_no_registration_can_cure_makes_an_answer_invalid() {
         [
             (skips, "commandRequest can't be given together with skipWaitUntil"),
             (any(vec![timer(1); 1001]), "commandRequest has 1001 commands; the limit is 1000"),
-            (any(vec![cron("Mars")]), "commandRequest.timerCommands.timezone is unknown: \"Mars\""),
+            (any(vec![cron("Mars")]), "commandRequest.timerCommands[0].timezone is unknown: \"Mars\""),
         ]
     };
     let recovering = |config: StateConfig| StateConfig {

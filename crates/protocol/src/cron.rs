@@ -70,13 +70,13 @@ impl Schedule {
     fn read(expression: &str) -> Result<Self, String> {
         let wrong = |what: String| format!("is {}: {what}", quote(cut(expression, SHOWN)));
         match expression.trim().strip_prefix("@every ") {
-            Some(interval) => {
-                every(interval).map(Self::Every).ok_or_else(|| wrong("@every needs a number and a unit".to_owned()))
-            }
+            Some(interval) => every(interval).map(Self::Every).ok_or_else(|| wrong(EVERY.to_owned())),
             None => CronFields::read(expression).map(Self::Fields).map_err(wrong),
         }
     }
 }
+
+const EVERY: &str = "@every needs a whole number from 1 to 4294967295, and a unit: seconds, minutes, hours or days";
 
 /// An interval such as `90 seconds`.
 fn every(interval: &str) -> Option<Duration> {

@@ -275,8 +275,10 @@ fn process_locks(text: &str) -> Parsed<ProcessLocks> {
 }
 
 fn process_lock(text: &str) -> Parsed<(String, LockMode)> {
-    if !text.starts_with('{') {
-        return Ok((name(text)?, LockMode::Exclusive));
+    match text.as_bytes() {
+        [b'"', ..] => return Ok((name(text)?, LockMode::Exclusive)),
+        [b'{', ..] => {}
+        _ => return Err(Fault::new("must be a string or an object")),
     }
     let mut object = Object::read(text, UnknownKeys::Refused)?;
     let (name, mode) =

@@ -141,7 +141,12 @@ fn what_is_wrong_is_said() {
         assert_eq!(wrong(expression), format!("cron is {expression:?}: {what}"));
     }
     for interval in ["@every 0 seconds", "@every -1 day", "@every 1.5 hours", "@every hour", "@every 2 weeks"] {
-        assert_eq!(wrong(interval), format!("cron is {interval:?}: @every needs a number and a unit"));
+        assert_eq!(
+            wrong(interval),
+            format!(
+                "cron is {interval:?}: @every needs a whole number from 1 to 4294967295, and a unit: seconds, minutes, hours or days"
+            )
+        );
     }
     assert_eq!(tick("@daily", Some("Nowhere"), Timestamp(0)).unwrap_err(), "timezone is unknown: \"Nowhere\"");
     assert_eq!(

@@ -389,7 +389,7 @@ fn locks_are_names_or_objects_with_a_mode() {
             r#"locks[0] has the unknown key "seconds"; known are name, mode"#,
         ),
         (r#"[{"mode": "SHARE"}]"#.to_owned(), "locks[0].name is missing"),
-        ("[null]".to_owned(), "locks[0] must be a string"),
+        ("[null]".to_owned(), "locks[0] must be a string or an object"),
         (r#""a""#.to_owned(), "locks must be an array"),
     ] {
         let text = format!(r#"{{"locks": {locks}}}"#);

@@ -189,7 +189,7 @@ fn of_execute() -> Vec<(String, &'static str)> {
             options(
                 r#"{"commandRequest":{"waitingType":"AnyOfCompletion","timerCommands":[{"cron":"@daily","timezone":"Mars"}]}}"#,
             ),
-            r#"commandRequest.timerCommands.timezone is unknown: "Mars""#,
+            r#"commandRequest.timerCommands[0].timezone is unknown: "Mars""#,
         ),
         (
             options(

@@ -857,7 +857,7 @@ fn wrong_locks_are_refused() {
             "locks[0] has the unknown key \"seconds\"; known are name, mode".to_owned(),
         ),
         (json!([{"mode": "SHARE"}]), "locks[0].name is missing".to_owned()),
-        (json!([7]), "locks[0] must be a string".to_owned()),
+        (json!([7]), "locks[0] must be a string or an object".to_owned()),
         (json!("a"), "locks must be an array".to_owned()),
     ] {
         let error = db.start("p", "work").options(json!({"locks": locks})).refused(codes::INVALID_ARGUMENT);

@@ -154,7 +154,7 @@ fn options_that_say_twice_what_a_state_waits_for_are_refused() {
         "timerCommands": [{"cron": "@daily", "timezone": "Mars"}]}});
     for (options, why) in [
         (waiting(json!({"skipWaitUntil": true})), "commandRequest can't be given together with skipWaitUntil"),
-        (odd, "commandRequest.timerCommands.timezone is unknown: \"Mars\""),
+        (odd, "commandRequest.timerCommands[0].timezone is unknown: \"Mars\""),
     ] {
         let options = literal(&json!({"startingStateConfig": options}).to_string());
         let error = db.refused("XD009", &format!("SELECT xdb.start_process('p', 'good', options => {options})"));
