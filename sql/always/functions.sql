@@ -36,7 +36,7 @@ COMMENT ON FUNCTION xdb.start_processes(jsonb) IS 'Starts many processes in the 
 
 CREATE OR REPLACE FUNCTION xdb.schedule(name text, cron text, start jsonb, timezone text DEFAULT 'UTC') RETURNS uuid
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'xdb_schedule';
-COMMENT ON FUNCTION xdb.schedule(text, text, jsonb, text) IS 'Starts a process of the type Schedule with this id. At each tick of cron, it starts a process: start is an object of xdb.start_processes. A schedule with the same name is replaced. XD009 for an invalid cron, timezone or start, XD002 if a type is not registered.';
+COMMENT ON FUNCTION xdb.schedule(text, text, jsonb, text) IS 'Starts a process of the type Schedule with this id. At each tick of cron, it starts a process: start is an object of xdb.start_processes. A schedule with the same name is replaced. XD009 for an invalid cron, timezone or start, XD002 if a type is not registered, XD006 if a process that is no schedule runs with this id.';
 
 -- The handlers of the type Schedule. Its processes belong to the role that called xdb.schedule().
 CREATE OR REPLACE FUNCTION xdb.schedule_wait(request jsonb) RETURNS jsonb

@@ -381,8 +381,8 @@ COMMENT ON COLUMN xdb.locks.since IS 'When the process got the lock, or when its
 COMMENT ON COLUMN xdb.locks.expires_at IS 'When the process times out and so releases the lock; null = the lock is held until the process ends.';
 COMMENT ON COLUMN xdb.locks.place IS 'Place among the waiting requests for the lock that the reader may see, 1 for the next one, counted up to 1000. Null for a holder, and before the first call is due.';
 -- A decision is a run of events at one time: what an answer wrote, the steps that ended, and the steps that began. Of
--- the steps that ended, the last one that an answer or a failure ended led to those that began, or else the one that was
--- moved by hand: its guards end after it. An RPC leads to steps without one.
+-- the steps that ended, the last one that an answer or a failure ended led to those that began, or else one that was
+-- moved by hand: it has a reason, and the guards that end with it have none. An RPC leads to steps without one.
 CREATE OR REPLACE VIEW xdb.transitions WITH (security_invoker = true, security_barrier = true) AS
 SELECT
     t.process_id,
@@ -401,7 +401,8 @@ FROM (
             pg_catalog.max(d.event_id) FILTER (
                 WHERE d.event_type OPERATOR(pg_catalog.=) ANY ('{StateCompleted,StateFailed}')) OVER decision,
             CASE WHEN NOT pg_catalog.bool_or(d.event_type OPERATOR(pg_catalog.=) 'RpcApplied') OVER decision THEN
-                pg_catalog.min(d.event_id) FILTER (WHERE d.event_type OPERATOR(pg_catalog.=) 'StateAborted') OVER decision END
+                pg_catalog.max(d.event_id) FILTER (WHERE d.event_type OPERATOR(pg_catalog.=) 'StateAborted'
+                    AND d.details OPERATOR(pg_catalog.?) 'reason') OVER decision END
         ) AS from_event,
         pg_catalog.bool_or(d.event_type OPERATOR(pg_catalog.=) 'StateStarted') OVER decision AS begins_steps,
         (pg_catalog.array_agg(d.details['attributes']) FILTER (

@@ -86,10 +86,9 @@ struct BulkStart<'a> {
 }
 
 impl BulkStart<'_> {
-    /// An empty list with room for all starts that may write the application's tables.
+    /// An empty list with room for all starts without a correlation key that write the application's tables.
     fn room_for_writing(&self) -> Result<Vec<(usize, Loaded)>> {
-        let without_key = self.order.iter().filter(|number| self.writes_tables(**number)).count();
-        let count = self.requests.len() - self.order.len() + without_key;
+        let count = self.order.iter().filter(|number| self.writes_tables(**number)).count();
         memory::room_for(count * OF_AN_EXECUTION)?;
         Ok(Vec::with_capacity(count))
     }
@@ -126,19 +125,10 @@ impl BulkStart<'_> {
         let new = process::lock_process_ids(spi, &wanted)?;
         first.retain(|number| new.contains(process_id(*number)));
 
-        let owner_name = owner_name(self.caller)?;
         for chunk in first.chunks(WRITTEN_AT_ONCE) {
             memory::room_for(chunk.len() * OF_AN_EXECUTION)?;
             let now = clock::now();
-            let mut batch = Vec::with_capacity(chunk.len());
-            for number in chunk {
-                let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
-                let started = |()| {
-                    decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now)
-                };
-                let loaded = refuse_too_many(self.caller).and_then(started);
-                batch.push((*number, loaded.map_err(|error| self.at(*number, error))?));
-            }
+            let batch = self.new_executions(chunk, type_of, &mut keys, ids, now)?;
             let request_id = |number: usize| self.requests[number].options.request_id.as_deref();
             let rows: Vec<_> = batch.iter().map(|(number, loaded)| (loaded, request_id(*number))).collect();
             execution::insert_started(spi, &rows)?;
@@ -163,6 +153,26 @@ impl BulkStart<'_> {
         Ok(())
     }
 
+    /// The executions of these starts right after their start. Takes their keys.
+    fn new_executions<'t>(
+        &self,
+        numbers: &[usize],
+        type_of: impl Fn(usize) -> &'t TypeToStart,
+        keys: &mut [Arc<[Vec<String>]>],
+        ids: &[ExecutionId],
+        now: Timestamp,
+    ) -> Result<Vec<(usize, Loaded)>> {
+        let owner_name = owner_name(self.caller)?;
+        let execution = |number: &usize| {
+            let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
+            let decided =
+                |()| decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now);
+            let loaded = refuse_too_many(self.caller).and_then(decided);
+            Ok((*number, loaded.map_err(|error| self.at(*number, error))?))
+        };
+        numbers.iter().map(execution).collect()
+    }
+
     /// Starts with correlation keys, each with a decision of its own. Adds the new ones to `writing`.
     fn merge_or_begin(
         &self,
@@ -177,7 +187,13 @@ impl BulkStart<'_> {
             let Some(correlation) = &request.options.correlation else { continue };
             let result = merge_or_begin(self.caller, request, correlation, ids[*number]);
             match result.map_err(|error| self.at(*number, error))? {
-                StartResult::New(loaded) => writing.push((*number, *loaded)),
+                StartResult::New(loaded) => {
+                    if writing.len() == writing.capacity() {
+                        // The list doubles.
+                        memory::room_for(writing.len() * 2 * OF_AN_EXECUTION)?;
+                    }
+                    writing.push((*number, *loaded));
+                }
                 StartResult::Repeated(id) => ids[*number] = id,
             }
         }

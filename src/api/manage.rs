@@ -101,8 +101,9 @@ pub fn move_state(args: &Args) -> Result<Value> {
     let process_id = name("process_id", args.text(0))?;
     let state = state_execution_id(args.text(1))?;
     let (next, reason) = arguments::move_to(json(args, 2, "next_states")?, args.text(3), &calls::limits())?;
-    // Without next states, or if they are guards, the process may close.
-    let change = Change::by(c"xdb.move_state()", Lock::Close)?;
+    // Without next states, the process may close.
+    let lock = if next.is_empty() { Lock::Close } else { Lock::Step };
+    let change = Change::by(c"xdb.move_state()", lock)?;
     change.one(&process_id, args.execution_id(4), |spi, loaded, id, now| {
         let seq = seq(spi, id, &state)?;
         answering::take_in(spi, loaded, id, now)?;

@@ -301,6 +301,9 @@ impl Caller {
     }
 }
 
+/// The type of schedules. A deployer registers it once.
+const SCHEDULE: &str = "Schedule";
+
 /// An error if the current function answers a call of this same process: its answer says what becomes of the process.
 fn refuse_own_step(execution: ExecutionId, function: &str) -> Result<()> {
     match pg::process::in_step_of() {

@@ -3,8 +3,9 @@
 //! Limitations: a registration checks functions and tables as they are now. If they change later, the steps that use
 //! them fail.
 
+use super::SCHEDULE;
 use super::answering;
-use super::schedule::{SCHEDULE, is_of_schedules};
+use super::schedule::is_of_schedules;
 use super::{Caller, json, name, name_if_given, needed, owner_name, wrote};
 use crate::clock;
 use crate::error;

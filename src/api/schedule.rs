@@ -3,22 +3,18 @@
 //! Limitations: the handlers of that process are functions in `sql/always/functions.sql`.
 
 use super::bulk::element_of;
-use super::start::{TypeToStart, check_start, keys, read, start, starter};
-use super::{json, name, needed, owner_name};
+use super::start::{TypeToStart, keys, new_execution, read, start, starter};
+use super::{SCHEDULE, json, name, needed, owner_name};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::timezone;
 use crate::store::loaded::new_id;
-use crate::store::process;
 use crate::{clock, error};
-use xdb_engine::{Cron, Definition, IdReusePolicy, Json, ProcessStatus, UnknownName};
+use xdb_engine::{Cron, Definition, IdReusePolicy, Json, UnknownName};
 use xdb_protocol::{GivenStart, object, parse_definition};
 
-/// The type of schedules. A deployer registers it once.
-pub const SCHEDULE: &str = "Schedule";
-
-/// Its definition. Handlers run with the rights of the role that has called `xdb.schedule()`, so nothing but the history,
-/// the retention and the priority may differ.
+/// The definition of [`SCHEDULE`]. Handlers run with the rights of the role that has called `xdb.schedule()`, so nothing
+/// but the history, the retention and the priority may differ.
 const DEFINITION: &str = r#"{"startingState": "Tick", "states": {"Tick": {"waitUntilFunction": "xdb.schedule_wait", "executeFunction": "xdb.schedule_tick"}}, "history": {"keepLast": 100}}"#;
 
 /// Whether processes with this definition are schedules. Once it is registered, no other definition may take its place.
@@ -42,24 +38,13 @@ pub fn schedule(args: &Args) -> Result<Value> {
     let process_id = name("name", args.text(0))?;
     caller.on_system_tables(|spi, registry| {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
-        let keys = keys(&to_start.mapping, &request)?;
-        // A start that no tick could make is refused now.
-        check_start(caller, owner_name, &to_start, keys, &request, id, clock::now())?;
+        // What the type does not accept is refused now, and not at each tick.
+        let keys = keys(&to_start.mapping, &request).map_err(in_start)?;
+        new_execution(caller, owner_name, &to_start, keys, &request, id, clock::now()).map_err(in_start)?;
         let of_schedules = TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)?;
-        if !is_of_schedules(of_schedules.definition()) {
-            return Err(unregistered(error::not_of_schedules(SCHEDULE)));
-        }
-        // Only a schedule is replaced.
-        match process::find(spi, &process_id, None)? {
-            Some(found)
-                if found.status == ProcessStatus::Running
-                    && found.type_id != of_schedules.id()
-                    && caller.may_drive(found.owner)? =>
-            {
-                let hint = "Give the schedule another name, or stop the process.";
-                Err(error::already_started(&process_id, "It runs, and is no schedule.", hint))
-            }
-            _ => Ok(()),
+        match is_of_schedules(of_schedules.definition()) {
+            true => Ok(()),
+            false => Err(unregistered(error::not_of_schedules(SCHEDULE))),
         }
     })?;
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
@@ -73,6 +58,11 @@ pub fn schedule(args: &Args) -> Result<Value> {
         ..GivenStart::default()
     };
     start(caller, given)
+}
+
+fn in_start(mut error: PgError) -> PgError {
+    error.detail.get_or_insert_with(|| "It is in start.".to_owned());
+    error
 }
 
 fn unregistered(mut error: PgError) -> PgError {

@@ -2,7 +2,7 @@
 
 use super::children::lock_parents_of;
 use super::merge::merge_or_begin;
-use super::{Caller, json, owner_name, refuse_own_step, session_traceparent, wrote};
+use super::{Caller, SCHEDULE, json, owner_name, refuse_own_step, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -158,7 +158,7 @@ pub(super) fn begin(
         return Ok(StartResult::Repeated(repeated));
     }
     if let Some(latest) = latest {
-        apply_reuse_policy(spi, registry, caller, request, latest)?;
+        apply_reuse_policy(spi, registry, caller, request, &to_start, latest)?;
         process::set_latest(spi, process_id, id)?;
     }
     refuse_too_many(caller)?;
@@ -265,11 +265,11 @@ pub(super) fn decide_start(
     now: Timestamp,
 ) -> Result<Loaded> {
     super::pause::refuse_type(&to_start.process_type, now)?;
-    check_start(caller, owner_name, to_start, keys, request, id, now)
+    new_execution(caller, owner_name, to_start, keys, request, id, now)
 }
 
-/// The same, whether its type is paused or not.
-pub(super) fn check_start(
+/// The execution right after its start, also if its type is paused.
+pub(super) fn new_execution(
     caller: Caller,
     owner_name: String,
     to_start: &TypeToStart,
@@ -312,6 +312,7 @@ fn apply_reuse_policy(
     registry: &mut Registry,
     caller: Caller,
     request: &StartRequest,
+    to_start: &TypeToStart,
     latest: ExecutionId,
 ) -> Result<()> {
     let process_id = &request.start.process_id;
@@ -328,6 +329,11 @@ fn apply_reuse_policy(
     let Some(found) = process::lock_for_close(spi, latest)? else { return Ok(()) };
     match request.policy.about(found.status) {
         Reuse::Follow => Ok(()),
+        // Schedules have no policy that their caller chooses.
+        Reuse::Terminate if request.start.process_type == SCHEDULE && found.type_id != to_start.id() => {
+            let hint = "Give the schedule another name, or stop the process.";
+            Err(error::already_started(process_id, "It runs, and is no schedule.", hint))
+        }
         Reuse::Terminate => {
             terminate(spi, registry, process_id, &found, "another execution of the process id was started")
         }

@@ -125,6 +125,8 @@ impl Args {
         memory::room_for(bytes.saturating_mul(IN_MEMORY))?;
         // SAFETY: it is an array of texts.
         let texts = unsafe { Array::<&str>::from_datum(datum, false) };
+        // A null takes one bit of the array.
+        memory::room_for(texts.as_ref().map_or(0, Array::len).saturating_mul(size_of::<Option<String>>()))?;
         Ok(Ok(texts.map(|texts| texts.iter().map(|text| text.map(str::to_owned)).collect())))
     }
 

@@ -15,8 +15,8 @@ pub fn next_tick(cron: &Cron, after: Timestamp) -> Result<Timestamp, UnknownName
 
 /// The time zone of this name, if `pg_timezone_names` has it. Zones with leap seconds are not among them.
 fn named(name: &str) -> Option<TimeZone> {
-    let is_written_as_there = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    if !is_written_as_there || name.starts_with("right/") {
+    let is_canonical = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if !is_canonical || name.starts_with("right/") {
         return None;
     }
     TimeZone::tzif(name, &std::fs::read(directory().join(name)).ok()?).ok()

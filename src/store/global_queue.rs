@@ -261,10 +261,10 @@ impl<'a> GlobalQueueChanges<'a> {
             let waiter = |command| WaiterKey { execution_id: id, seq: state.seq, command };
             self.waiters_deleted.extend(old.into_iter().filter(obsolete).map(waiter));
         }
-        // A guard began to wait before the step that it guards, although its number is higher.
+        // In the order in which the waits began, as in local queues. A guard has a higher number than its step, and waits
+        // before it.
         let states = &loaded.execution.states;
-        let guards = |waiter: &GlobalWaiter<'_>| states.get(&waiter.seq).is_some_and(|state| state.is_waiting_guard());
-        self.waiters_new[earlier..].sort_by_key(|waiter| !guards(waiter));
+        self.waiters_new[earlier..].sort_by_key(|waiter| states.get(&waiter.seq).and_then(|state| state.wait_order()));
     }
 
     pub fn write(&self, spi: &Spi, now: Timestamp) -> Result<()> {

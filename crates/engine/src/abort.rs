@@ -1,7 +1,11 @@
 //! Ends threads before they end themselves: `abortStates` of an answer, and `xdb.move_state`.
 
-use crate::decide::Draft;
+use crate::decide::{Cause, Draft};
 use crate::*;
+
+/// Why a step was aborted that was moved by hand without a reason. The view `xdb.transitions` finds the moved step by
+/// its reason: other steps that end with it have none.
+const MOVED: &str = "moved by hand";
 
 impl Draft<'_> {
     /// The live steps that an answer ends, except the answering one. Steps that have ended, or never began, are passed
@@ -55,10 +59,10 @@ impl Draft<'_> {
             self.check_movements(next)?;
         }
         self.check_threads(next.len(), 1)?;
-        self.abort(&[seq], reason);
+        self.abort(&[seq], Some(reason.unwrap_or(MOVED)));
         self.serve_waiting_states();
         for movement in next {
-            self.start_state(movement, None);
+            self.start_state(movement, Cause::ByHand);
         }
         self.complete_if_last();
         Ok(())

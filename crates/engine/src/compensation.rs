@@ -1,6 +1,6 @@
 //! Compensation: undoes what completed steps did, the latest first. Then the process fails.
 
-use crate::decide::Draft;
+use crate::decide::{Cause, Draft};
 use crate::*;
 
 /// The most steps that one compensation can undo.
@@ -59,6 +59,6 @@ impl Draft<'_> {
         };
         let input = self.execution.states.get(&seq).and_then(|state| state.input.clone());
         let movement = StateMovement { state_id, input, config: None, begin: Begin::AtOnce };
-        self.start_step(&movement, None, Some(of));
+        self.start_state(&movement, Cause::Undo(of));
     }
 }

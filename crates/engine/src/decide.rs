@@ -33,6 +33,17 @@ pub struct Context<'a> {
     pub next_tick: NextTick,
 }
 
+/// What begins a step.
+pub(crate) enum Cause {
+    /// A start, or a movement of an answer. Only this may begin a guard.
+    Movement,
+    ByHand,
+    /// It takes over from a state that has failed.
+    Recovery(Recovery),
+    /// It undoes this step.
+    Undo(StateExecutionId),
+}
+
 /// Finds the first tick of a cron expression after a moment. A function of the caller, because only the caller knows time
 /// zones.
 pub type NextTick = fn(&Cron, Timestamp) -> Result<Timestamp, UnknownName>;
@@ -214,7 +225,7 @@ impl Draft<'_> {
                 begin: Begin::At(begins_at),
             };
             self.check_movements(std::slice::from_ref(&movement))?;
-            self.start_state(&movement, None);
+            self.start_state(&movement, Cause::Movement);
             self.start_guards(&definition.guards, begins_at);
         } else if start.input.is_some() {
             return Err(Rejection::UnusedInput);
@@ -482,7 +493,7 @@ impl Draft<'_> {
                 let config = options.state_failure_proceed_state_config;
                 let recovery = Recovery { state_execution_id: failed_id, api, failure };
                 let movement = StateMovement { state_id, input, config, begin: Begin::AtOnce };
-                self.start_state(&movement, Some(recovery));
+                self.start_state(&movement, Cause::Recovery(recovery));
             }
             None => {
                 let reason = format!("step {failed_id} failed at attempt {attempt}: {}", failure.detail);
@@ -511,7 +522,7 @@ impl Draft<'_> {
                 self.complete_state(seq, None, warnings);
                 self.events.reserve(movements.len());
                 for movement in movements {
-                    self.start_state(movement, None);
+                    self.start_state(movement, Cause::Movement);
                 }
                 self.complete_if_last();
             }
@@ -568,23 +579,17 @@ impl Draft<'_> {
         self.emit(Event::ProcessClosed { status, reason });
     }
 
-    pub(crate) fn start_state(&mut self, movement: &StateMovement, recovery: Option<Recovery>) {
-        self.start_step(movement, recovery, None);
-    }
-
-    /// Starts a step. `compensates`: the step that it undoes.
-    pub(crate) fn start_step(
-        &mut self,
-        movement: &StateMovement,
-        recovery: Option<Recovery>,
-        compensates: Option<StateExecutionId>,
-    ) {
+    pub(crate) fn start_state(&mut self, movement: &StateMovement, cause: Cause) {
         let number = self.execution.state_numbers.get(&movement.state_id).map_or(1, |last| last + 1);
         let definition = self.context.definition;
         let wait = definition.static_wait(&movement.state_id, movement.config.as_deref());
-        // A recovery and an undo are threads, whatever lists their state. Otherwise the process could close before them.
-        let is_movement = recovery.is_none() && compensates.is_none();
-        let guard = wait.is_some() && is_movement && self.starts_as_guard(&movement.state_id);
+        // Any other step is a thread, whatever lists its state. Otherwise the process could close before it.
+        let guard = wait.is_some() && matches!(cause, Cause::Movement) && self.starts_as_guard(&movement.state_id);
+        let (recovery, compensates) = match cause {
+            Cause::Movement | Cause::ByHand => (None, None),
+            Cause::Recovery(recovery) => (Some(recovery), None),
+            Cause::Undo(of) => (None, Some(of)),
+        };
         let seq = StateSeq(self.execution.next_state);
         let (now, not_before) = (self.context.now, movement.begin.not_before(self.context.now));
         self.emit(Event::StateStarted {

@@ -165,14 +165,8 @@ impl Execution {
 
     /// The loaded waiting states, longest waiting first.
     pub(crate) fn waiting_in_order(&self) -> Vec<StateSeq> {
-        let mut waiting: Vec<_> = self
-            .states
-            .values()
-            .filter_map(|state| match &state.phase {
-                Phase::Waiting(wait) => Some((wait.order, state.seq)),
-                _ => None,
-            })
-            .collect();
+        let waiting = self.states.values().filter_map(|state| Some((state.wait_order()?, state.seq)));
+        let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_unstable();
         waiting.into_iter().map(|(_, seq)| seq).collect()
     }
@@ -363,6 +357,11 @@ impl StateExecution {
             WaitKind::LocalQueue { .. } | WaitKind::GlobalQueue { .. } => None,
         });
         self.begins_at().map(|at| (STATE_BEGINS, at)).into_iter().chain(commands)
+    }
+
+    /// See [`Wait::order`]. None: the step does not wait.
+    pub fn wait_order(&self) -> Option<u64> {
+        if let Phase::Waiting(wait) = &self.phase { Some(wait.order) } else { None }
     }
 
     /// Whether the step is a guard that waits.

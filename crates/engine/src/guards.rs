@@ -108,7 +108,8 @@ impl Draft<'_> {
     /// Whether a movement to a state starts a guard.
     pub(crate) fn starts_as_guard(&mut self, state_id: &str) -> bool {
         let definition = self.context.definition;
-        definition.guards_process(state_id)
+        // A compensation has ended the guards of the process.
+        definition.guards_process(state_id) && !self.execution.compensation.begun
             || definition.guarded_by(state_id).any(|guarded| self.standing(guarded).live > 0)
     }
 

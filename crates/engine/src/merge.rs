@@ -83,8 +83,8 @@ impl MergeOptions {
 /// The command that merges a start into a pending execution. `function` calls the function of the database with this
 /// name, with the pending and the new input.
 ///
-/// None: the execution has begun, a guard of it has a timer, the two starts are too far apart, or the function returns
-/// no input.
+/// None: the execution has begun, the two starts are too far apart, the merge would move the first call away from timers
+/// of guards, or the function returns no input.
 pub fn merge_start<E>(
     pending: &Execution,
     start: &Start,
@@ -93,12 +93,12 @@ pub fn merge_start<E>(
     function: impl FnOnce(&str, Option<&Json>, Option<&Json>) -> Result<Option<Json>, E>,
 ) -> Result<Option<Command>, E> {
     let Some(call) = pending.first_call() else { return Ok(None) };
-    // The timers of its guards count from when this call is due, so it stays.
-    if pending.timers > 0 {
-        return Ok(None);
-    }
     let new_due = start.start_at.map_or(now, |at| at.max(now));
     let Some(not_before) = options.due(pending.started_at, call.not_before, new_due) else { return Ok(None) };
+    // Timers of guards count from the due time of the first call, so a merge must not move it.
+    if pending.timers > 0 && not_before != call.not_before {
+        return Ok(None);
+    }
     let old = pending.states.get(&FIRST_STATE).and_then(|state| state.input.as_ref());
     let new = start.input.as_ref();
     let input = match &options.input {

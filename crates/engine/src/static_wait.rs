@@ -1,7 +1,7 @@
 //! Static waits: the options of a state say what it waits for, so that no handler is asked. Checks the option, and
 //! begins such waits.
 
-use crate::decide::Draft;
+use crate::decide::{Cause, Draft};
 use crate::*;
 
 impl Definition {
@@ -116,7 +116,8 @@ impl Draft<'_> {
         // The type was registered again meanwhile. The state starts as it is registered now.
         self.abort(&[seq], Some("the state has no static wait any more"));
         let (state_id, input, config) = (state.id.state_id.clone(), state.input.clone(), state.config.clone());
-        self.start_state(&StateMovement { state_id, input, config, begin: Begin::AtOnce }, state.recovery.clone());
+        let cause = state.recovery.clone().map_or(Cause::Movement, Cause::Recovery);
+        self.start_state(&StateMovement { state_id, input, config, begin: Begin::AtOnce }, cause);
         Ok(())
     }
 }

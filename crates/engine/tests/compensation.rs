@@ -83,7 +83,10 @@ fn an_undo_and_a_recovery_are_threads_although_their_state_guards_the_process() 
     assert_eq!((world.state(4).id.to_string().as_str(), world.state(4).is_waiting_guard()), ("Ask-2", false));
     assert_eq!(world.execution.live_threads, 1);
     world.publish("go", &["1"]);
-    world.execute(4, close(CloseType::DeadEnd));
+    world.execute(4, next(&["Ask"]));
+    assert_eq!((world.state(5).id.to_string().as_str(), world.state(5).is_waiting_guard()), ("Ask-3", false));
+    world.publish("go", &["2"]);
+    world.execute(5, close(CloseType::DeadEnd));
     ends_compensated(&world);
 
     let mut world = World::started(guarded);

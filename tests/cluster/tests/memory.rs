@@ -143,6 +143,8 @@ fn a_session_without_memory_gets_an_error_and_lives() {
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.start_processes({wide})"));
     let keys = "(SELECT array_agg(n::text) FROM generate_series(1, 3000000) n)";
     db.refused(codes::OUT_OF_MEMORY, &format!("SELECT xdb.get_local_attributes('before', {keys})"));
+    // A null takes one bit of the array.
+    db.refused(codes::OUT_OF_MEMORY, "SELECT xdb.stop_process(array_fill(NULL::text, ARRAY[20000000]))");
     limit_memory(pid, 0);
     // Whatever each of them says to that.
     for sql in [

@@ -29,20 +29,20 @@ fn called_with(worker: &Worker) -> BTreeMap<String, Value> {
     worker.calls().iter().map(|call| (call.call_id().to_owned(), call.input().clone())).collect()
 }
 
-/// The delay of a guard counts from the first call, which a merge may move.
+/// The delay of a guard counts from the first call, so a merge must not move that call away from the timer.
 #[test]
-fn a_start_is_not_merged_into_one_whose_guard_has_a_timer() {
+fn a_start_that_would_move_the_first_call_is_not_merged_while_a_guard_has_a_timer() {
     let (app, _worker) = application("merge_guarded", ClusterOptions::default());
     let timer = json!({"waitingType": "AnyOfCompletion", "timerCommands": [{"delayInSeconds": 3600}]});
     let message = json!({"waitingType": "AnyOfCompletion", "localQueueCommands": [{"queueName": "stop"}]});
-    let options = json!({"correlationKey": "key", "merge": {"startAt": "REPLACE"}});
     let mut db = app.db();
-    for (wait, merged) in [(timer, false), (message, true)] {
+    for (wait, start_at, merged) in [(&timer, "REPLACE", false), (&timer, "KEEP", true), (&message, "REPLACE", true)] {
         let guarded = one_step().waiting_step_with("Guard", json!({"commandRequest": wait}));
         app.register("job", &guarded.with("guards", json!(["Guard"])));
+        let options = json!({"correlationKey": "key", "merge": {"startAt": start_at}});
         let ids = ["1 hour", "2 hours"]
             .map(|after| start(&mut db, "1", &options, &format!("clock_timestamp() + interval '{after}'")));
-        assert_eq!(ids[0] == ids[1], merged);
+        assert_eq!(ids[0] == ids[1], merged, "{wait} {start_at}");
         db.run("SELECT xdb.stop_process(process_id) FROM xdb.processes WHERE status = 'RUNNING'");
     }
     app.done(&[]);

@@ -72,8 +72,10 @@ fn pull(mut db: Db) {
                 let token = literal(row["token"].as_str().expect("a text"));
                 let answer = format!("public.{function}({})", jsonb(&row["request"]));
                 match db.try_run(&format!("SELECT xdb.complete_call({token}, {answer})")) {
-                    Err(error) if error.code != codes::CALL_IS_LOST => return eprintln!("{error:?}"),
-                    _ => {}
+                    // It claims the call again when the lease has ended.
+                    Err(error) if error.code == codes::CALL_IS_LOST || error.code.starts_with("40") => {}
+                    Err(error) => return eprintln!("a pull worker ends: {error:?}"),
+                    Ok(()) => {}
                 }
             }
         }

@@ -211,6 +211,22 @@ fn a_schedule_takes_the_place_of_a_schedule_only_and_a_failed_assertion_skips_it
         db.refused(codes::ALREADY_STARTED, r#"SELECT xdb.schedule('order-1', '@daily', '{"process_type": "Report"}')"#);
     assert_eq!(error.detail, "It runs, and is no schedule.");
     db.run("SELECT xdb.stop_process('order-1')");
+    // Started by a transaction that commits later.
+    let mut starter = app.db();
+    starter.run("BEGIN; SELECT xdb.start_process('order-2', 'Report', start_at => now() + interval '1 hour')");
+    std::thread::scope(|scope| {
+        let mut session = app.db();
+        let pid: i32 = session.one("SELECT pg_backend_pid()");
+        let scheduling = scope.spawn(move || {
+            session.try_run(r#"SELECT xdb.schedule('order-2', '@daily', '{"process_type": "Report"}')"#)
+        });
+        let waits = format!("pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock'");
+        wait_until("it waits for the start", 20, || app.superuser().count(&waits) == 1);
+        starter.run("COMMIT");
+        let refused = scheduling.join().expect("no panic").expect_err("the process runs");
+        assert_eq!(refused.code, codes::ALREADY_STARTED, "{refused:?}");
+    });
+    db.run("SELECT xdb.stop_process('order-2')");
     let start = literal(
         &json!({"process_type": "Checked", "process_id": "checked-{time}",
         "options": {"callFunctions": [{"function": "check"}]}})

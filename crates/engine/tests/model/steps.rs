@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 enum Cause {
     /// A start, or a movement of an answer.
     Moved,
+    MovedByHand,
     Recovers(Box<Recovery>),
     Undoes,
 }
@@ -170,7 +171,7 @@ impl Model {
                 none(if next.is_empty() { Vec::new() } else { movement_faults(next, context) })?;
                 self.abort(*seq, context);
                 self.serve_all(context);
-                self.go_to(next, context);
+                self.go_to(next, true, context);
                 self.complete_if_last(context);
             }
             Command::Stop { stop_type, reason } => {
@@ -301,7 +302,8 @@ impl Model {
     }
 
     fn starts_as_guard(&self, state_id: &str, context: &Context<'_>) -> bool {
-        context.definition.guards.iter().any(|guard| guard == state_id) || !self.guarded(state_id, context).is_empty()
+        let of_process = context.definition.guards.iter().any(|guard| guard == state_id);
+        of_process && !self.compensating || !self.guarded(state_id, context).is_empty()
     }
 
     fn start_guards(&mut self, guards: &[String], from: Timestamp, context: &Context<'_>) {
@@ -383,7 +385,7 @@ impl Model {
         match decision {
             Decision::NextStates(movements) => {
                 self.note(seq, context);
-                self.go_to(movements, context);
+                self.go_to(movements, false, context);
                 self.complete_if_last(context);
             }
             Decision::Close { close_type, output } => self.close_thread(seq, *close_type, output, context),
@@ -395,21 +397,22 @@ impl Model {
                     self.close_thread(seq, *close_type, output, context);
                 } else {
                     self.note(seq, context);
-                    self.go_to(otherwise, context);
+                    self.go_to(otherwise, false, context);
                     self.complete_if_last(context);
                 }
             }
         }
     }
 
-    fn go_to(&mut self, movements: &[StateMovement], context: &Context<'_>) {
+    fn go_to(&mut self, movements: &[StateMovement], by_hand: bool, context: &Context<'_>) {
         for to in movements {
+            let cause = if by_hand { Cause::MovedByHand } else { Cause::Moved };
             let not_before = match to.begin {
                 Begin::At(at) if at > context.now => at,
                 Begin::After(delay) => context.now + delay,
                 Begin::AtOnce | Begin::At(_) => context.now,
             };
-            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), Cause::Moved, not_before, context);
+            self.start_state(&to.state_id, to.input.clone(), to.config.clone(), cause, not_before, context);
         }
     }
 
