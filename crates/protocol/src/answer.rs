@@ -62,7 +62,7 @@ impl<'r> AnswerReader<'r> {
 /// Reads the body of a 200 to `waitUntil`. The error says what is wrong with it. Unknown keys become `warnings` of the
 /// effects, or part of the error.
 pub fn decode_wait_until(body: &[u8], limits: &AnswerLimits) -> Result<WaitUntilAnswer, String> {
-    let ((request, effects), warnings) = decode(body, limits, |reader, text| {
+    let ((request, effects), warnings) = decode(body, "the answer", limits, |reader, text| {
         let mut object = reader.object(text, keys!("commandRequest"))?;
         let request =
             object.required("commandRequest", |text| command_request(text, UnknownKeys::Noted(reader.unknown)))?;
@@ -75,7 +75,7 @@ pub fn decode_wait_until(body: &[u8], limits: &AnswerLimits) -> Result<WaitUntil
 /// says what is wrong.
 pub fn decode_next_states(text: &str, limits: &AnswerLimits) -> Result<Vec<StateMovement>, String> {
     let (movements, warnings) =
-        decode(text.as_bytes(), limits, |reader, text| list(text, |text| movement(text, reader)))?;
+        decode(text.as_bytes(), "it", limits, |reader, text| list(text, |text| movement(text, reader)))?;
     match warnings.into_iter().next() {
         Some(unknown) => Err(unknown),
         None => Ok(movements),
@@ -117,7 +117,7 @@ enum Choice {
 
 /// Reads the body of a 200 to `execute`, in the same way as [`decode_wait_until`].
 pub fn decode_execute(body: &[u8], limits: &AnswerLimits) -> Result<Executed, String> {
-    let ((choice, effects), warnings) = decode(body, limits, |reader, text| {
+    let ((choice, effects), warnings) = decode(body, "the answer", limits, |reader, text| {
         let mut object = reader.object(text, keys!("stateDecision", "abortStates"))?;
         let choice = object.required("stateDecision", |text| choice(text, reader))?;
         let abort_states = object.optional("abortStates", abort_states)?.flatten();
@@ -132,7 +132,7 @@ pub fn decode_execute(body: &[u8], limits: &AnswerLimits) -> Result<Executed, St
 
 /// Reads the body of a 200 to an RPC, in the same way as [`decode_wait_until`].
 pub fn decode_rpc(body: &[u8], limits: &AnswerLimits) -> Result<RpcAnswer, String> {
-    let (answer, warnings) = decode(body, limits, |reader, text| {
+    let (answer, warnings) = decode(body, "the answer", limits, |reader, text| {
         let mut object = reader.object(text, keys!("output", "stateDecision", "abortStates"))?;
         let abort_states = object.optional("abortStates", abort_states)?.flatten();
         Ok(RpcAnswer {
@@ -306,28 +306,29 @@ fn printable(text: &str, chars: usize) -> String {
     kept
 }
 
-/// The decoded answer, and a warning for each unknown key.
+/// The decoded answer, and a warning for each unknown key. `whole` is its name in messages.
 fn decode<T>(
     body: &[u8],
+    whole: &str,
     limits: &AnswerLimits,
     read: impl FnOnce(AnswerReader<'_>, &str) -> Parsed<T>,
 ) -> Result<(T, Vec<String>), String> {
     if body.len() > limits.max_answer_bytes {
         let most = limits.max_answer_bytes;
-        return Err(format!("the answer has {} bytes, and xdb.max_response_size is {most}", body.len()));
+        return Err(format!("{whole} has {} bytes, and xdb.max_response_size is {most}", body.len()));
     }
-    let text = std::str::from_utf8(body).map_err(|error| format!("the answer is not UTF-8: {error}"))?;
+    let text = std::str::from_utf8(body).map_err(|error| format!("{whole} is not UTF-8: {error}"))?;
     if text.trim_ascii().is_empty() {
-        return Err("the answer is empty".to_owned());
+        return Err(format!("{whole} is empty"));
     }
     // This check comes first: it limits the depth, so all later recursion is bounded.
-    scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("the answer {error}"))?;
+    scan(text, &Rules { max_depth: MAX_ANSWER_DEPTH, jsonb: false }).map_err(|error| format!("{whole} {error}"))?;
     let unknown = Unknown::default();
     let made = read(AnswerReader { limits, unknown: &unknown }, text);
     let warnings = unknown.warnings();
     match made {
         Ok(made) => Ok((made, warnings)),
-        Err(fault) => Err(with_warnings(fault.message("the answer"), &warnings)),
+        Err(fault) => Err(with_warnings(fault.message(whole), &warnings)),
     }
 }
 
