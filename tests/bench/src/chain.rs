@@ -161,6 +161,9 @@ pub fn set_percentiles(run: &mut Run, milliseconds: &Distribution) {
     run.set(figure::P99, milliseconds.percentile(99.0));
 }
 
+/// The rate of [`drain`] if the time of the starts counts too.
+pub const WITH_STARTS: &str = "with their starts, processes/s";
+
 /// Starts processes while the engine is paused. Measures from the end of the pause until the last process has closed.
 pub fn drain(
     stage: &Stage<'_>,
@@ -172,7 +175,9 @@ pub fn drain(
     more: &str,
 ) -> Result<Run, String> {
     stage.pause();
+    let starting = Instant::now();
     stage.start(prefix, process_type, 0, processes, more);
+    let starts = starting.elapsed().as_secs_f64();
     let ended = chain.ended();
     let meter = Meter::begin(stage, &chain.worker);
     let begun = Instant::now();
@@ -183,6 +188,7 @@ pub fn drain(
     let mut run = meter.end(steps);
     run.set(figure::STEPS, steps as f64 / seconds);
     run.set(figure::PROCESSES, processes as f64 / seconds);
+    run.set(WITH_STARTS, processes as f64 / (starts + seconds));
     let latencies = chain.latencies(stage, prefix)?;
     set_percentiles(&mut run, &Distribution::of(latencies));
     Expected { prefix, processes, states: steps, output: OUTPUT }.check(stage)?;
