@@ -201,7 +201,7 @@ def test_helping_along(shop: Any, worker: ProtocolWorker) -> None:
         shop.client.move_state("moved", "pay-1", [])
     shop.client.move_state("moved", "pay-2", [])
     told = "SELECT details -> 'reason' FROM xdb.history WHERE process_id = 'moved' AND event_type = 'StateAborted' ORDER BY event_id"
-    assert shop.execute(told) == [("it was not paid",), (None,)]
+    assert shop.execute(told) == [("it was not paid",), ("moved by hand",)]
     assert shop.client.describe("moved").threads == ()
     shop.client.stop("moved")
 
