@@ -65,8 +65,7 @@ pub fn start_processes(args: &Args) -> Result<Value> {
         (0..requests.len()).partition(|number| requests[*number].options.correlation.is_some());
     order.sort_by(|a, b| requests[*a].start.process_id.cmp(&requests[*b].start.process_id));
     let bulk = BulkStart { caller, requests: &requests, order: &order };
-    let mut writing = bulk.room_for_writing()?;
-    caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids, &mut writing))?;
+    let mut writing = caller.on_system_tables(|spi, registry| bulk.start(spi, registry, &mut ids))?;
     if !merged.is_empty() {
         bulk.merge_or_begin(&merged, &mut ids, &mut writing)?;
     }
@@ -86,22 +85,9 @@ struct BulkStart<'a> {
 }
 
 impl BulkStart<'_> {
-    /// An empty list with room for all starts without a correlation key that write the application's tables.
-    fn room_for_writing(&self) -> Result<Vec<(usize, Loaded)>> {
-        let count = self.order.iter().filter(|number| self.writes_tables(**number)).count();
-        memory::room_for(count * OF_AN_EXECUTION)?;
-        Ok(Vec::with_capacity(count))
-    }
-
-    /// Starts everything. Adds to `writing` the starts that write the application's tables, and puts the ids of repeated starts
+    /// Starts everything. Returns the starts that write the application's tables, and puts the ids of repeated starts
     /// into `ids`.
-    fn start(
-        &self,
-        spi: &Spi,
-        registry: &mut Registry,
-        ids: &mut [ExecutionId],
-        writing: &mut Vec<(usize, Loaded)>,
-    ) -> Result<()> {
+    fn start(&self, spi: &Spi, registry: &mut Registry, ids: &mut [ExecutionId]) -> Result<Vec<(usize, Loaded)>> {
         let mut types = BTreeMap::new();
         let names: BTreeSet<_> = self.requests.iter().map(|request| request.start.process_type.as_str()).collect();
         for name in names {
@@ -125,6 +111,9 @@ impl BulkStart<'_> {
         let new = process::lock_process_ids(spi, &wanted)?;
         first.retain(|number| new.contains(process_id(*number)));
 
+        let count = self.order.iter().filter(|number| self.writes_tables(**number)).count();
+        memory::room_for(count * OF_AN_EXECUTION)?;
+        let mut writing = Vec::with_capacity(count);
         for chunk in first.chunks(WRITTEN_AT_ONCE) {
             memory::room_for(chunk.len() * OF_AN_EXECUTION)?;
             let now = clock::now();
@@ -150,7 +139,7 @@ impl BulkStart<'_> {
         // The rows of the application are also locked in the order of process ids.
         let place: HashMap<_, _> = self.order.iter().enumerate().map(|(place, number)| (*number, place)).collect();
         writing.sort_by_key(|(number, _)| place[number]);
-        Ok(())
+        Ok(writing)
     }
 
     /// The executions of these starts right after their start. Takes their keys.
@@ -163,14 +152,15 @@ impl BulkStart<'_> {
         now: Timestamp,
     ) -> Result<Vec<(usize, Loaded)>> {
         let owner_name = owner_name(self.caller)?;
-        let execution = |number: &usize| {
-            let (request, keys) = (&self.requests[*number], std::mem::replace(&mut keys[*number], Arc::from([])));
-            let decided =
-                |()| decide_start(self.caller, owner_name.clone(), type_of(*number), keys, request, ids[*number], now);
-            let loaded = refuse_too_many(self.caller).and_then(decided);
-            Ok((*number, loaded.map_err(|error| self.at(*number, error))?))
+        let mut execution = |number: &usize| {
+            let (request, to_start) = (&self.requests[*number], type_of(*number));
+            let keys = std::mem::replace(&mut keys[*number], Arc::from([]));
+            refuse_too_many(self.caller)?;
+            to_start.refuse_if_paused(now)?;
+            decide_start(self.caller, owner_name.clone(), to_start, keys, request, ids[*number], now)
         };
-        numbers.iter().map(execution).collect()
+        let loaded = numbers.iter().map(|number| (*number, execution(number)));
+        loaded.map(|(number, loaded)| Ok((number, loaded.map_err(|error| self.at(number, error))?))).collect()
     }
 
     /// Starts with correlation keys, each with a decision of its own. Adds the new ones to `writing`.

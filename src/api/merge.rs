@@ -64,7 +64,9 @@ pub(super) fn merge_or_begin(
         }
         // A start that would be refused on its own can't be merged either.
         let keys = keys(&to_start.mapping, request)?;
-        decide_start(caller, owner_name(caller)?, &to_start, keys, request, id, clock::now())?;
+        let now = clock::now();
+        to_start.refuse_if_paused(now)?;
+        decide_start(caller, owner_name(caller)?, &to_start, keys, request, id, now)?;
         let latest = correlated::lock(spi, key(caller, to_start.id(), correlation), id)?;
         let pending = latest.map(|latest| pending(spi, registry, caller, latest)).transpose()?;
         Ok((to_start.id(), pending.flatten()))

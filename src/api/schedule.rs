@@ -3,7 +3,7 @@
 //! Limitations: the handlers of that process are functions in `sql/always/functions.sql`.
 
 use super::bulk::element_of;
-use super::start::{TypeToStart, keys, new_execution, read, start, starter};
+use super::start::{TypeToStart, decide_start, keys, read, start, starter};
 use super::{SCHEDULE, json, name, needed, owner_name};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
@@ -40,7 +40,7 @@ pub fn schedule(args: &Args) -> Result<Value> {
         let to_start = TypeToStart::find(spi, registry, &request.start.process_type)?;
         // What the type does not accept is refused now, and not at each tick.
         let keys = keys(&to_start.mapping, &request).map_err(in_start)?;
-        new_execution(caller, owner_name, &to_start, keys, &request, id, clock::now()).map_err(in_start)?;
+        decide_start(caller, owner_name, &to_start, keys, &request, id, clock::now()).map_err(in_start)?;
         let of_schedules = TypeToStart::find(spi, registry, SCHEDULE).map_err(unregistered)?;
         match is_of_schedules(of_schedules.definition()) {
             true => Ok(()),

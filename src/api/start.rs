@@ -164,6 +164,7 @@ pub(super) fn begin(
     refuse_too_many(caller)?;
     let owner_name = owner_name(caller)?;
     let now = clock::now();
+    to_start.refuse_if_paused(now)?;
     let loaded = decide_start(caller, owner_name, &to_start, keys, request, id, now)?;
     execution::insert_started(spi, &[(&loaded, request.options.request_id.as_deref())])?;
     save::save(spi, std::iter::once(&loaded), now)?;
@@ -233,6 +234,11 @@ impl TypeToStart {
         &self.process_type.definition
     }
 
+    /// An error if a pause of the type rejects starts.
+    pub fn refuse_if_paused(&self, now: Timestamp) -> Result<()> {
+        super::pause::refuse_type(&self.process_type, now)
+    }
+
     /// Whether this start begins with a thread.
     pub fn starts_in_a_state(&self, start: &Start) -> bool {
         start.starting_state.is_some() || self.definition().starting_state.is_some()
@@ -254,22 +260,8 @@ pub(super) fn refuse_too_many(caller: Caller) -> Result<()> {
     }
 }
 
-/// The execution right after its start.
+/// The execution right after its start. Its type may be paused: see [`TypeToStart::refuse_if_paused`].
 pub(super) fn decide_start(
-    caller: Caller,
-    owner_name: String,
-    to_start: &TypeToStart,
-    keys: Arc<[Vec<String>]>,
-    request: &StartRequest,
-    id: ExecutionId,
-    now: Timestamp,
-) -> Result<Loaded> {
-    super::pause::refuse_type(&to_start.process_type, now)?;
-    new_execution(caller, owner_name, to_start, keys, request, id, now)
-}
-
-/// The execution right after its start, also if its type is paused.
-pub(super) fn new_execution(
     caller: Caller,
     owner_name: String,
     to_start: &TypeToStart,

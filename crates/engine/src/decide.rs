@@ -37,6 +37,7 @@ pub struct Context<'a> {
 pub(crate) enum Cause {
     /// A start, or a movement of an answer. Only this may begin a guard.
     Movement,
+    /// `xdb.move_state`.
     ByHand,
     /// It takes over from a state that has failed.
     Recovery(Recovery),
