@@ -54,10 +54,20 @@ def test_it_is_cancelled_between_the_warehouse_and_the_end(shop: Database, monke
     assert status(shop) == "cancelled"
 
 
-def test_it_is_paid_and_cancelled_at_once(shop: Database, capsys: pytest.CaptureFixture[str]) -> None:
-    """In either order of the payment and the cancellation."""
+def test_it_is_paid_and_cancelled_at_once(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In either order of the payment and the cancellation. The parcel does not leave before the cancellation is noted."""
+    cancelled, ship = threading.Event(), order.warehouse.ship
+
+    def ship_later(order_id: str, article: str) -> None:
+        assert cancelled.wait(60)
+        ship(order_id, article)
+
+    monkeypatch.setattr(order.warehouse, "ship", ship_later)
     shop.client.publish(Order.paid, "order-1", "p-1")
     assert shop.client.rpc(Order.cancel, "order-1", "changed my mind")
+    cancelled.set()
     assert shop.client.wait(Order, "order-1").status == "FAILED"
     assert status(shop) == "cancelled"
     printed = capsys.readouterr().out
