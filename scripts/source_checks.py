@@ -32,6 +32,8 @@ SAME_MEANING = {"Result": "a crate's std::result::Result with the error type of 
 
 LONGEST_FUNCTION = 60
 LARGEST_CIRCLE = 3
+# Shared memory is one segment. It is made of the places that the files in its directory describe, and each of them reads it.
+SEGMENT = "src/pg/shmem.rs"
 WIDEST_STRUCT = 15
 
 # Macros that make types, whose names stand before the braces of their variants. `counters!` names a constant beside each.
@@ -252,13 +254,13 @@ def defining(modules, path, seen=()):
 
 
 def arrows(modules, is_room):
-    """What each file imports from each other. What it names of its own children is none: a room's door is made of its room."""
+    """What each file imports from each other."""
     found = {module.file: {} for module in modules.values()}
     for module in modules.values():
         for path in module.named:
             for name, other in defining(modules, path):
-                is_child = other.path[: len(module.path)] == module.path
-                if is_room(module, other) and not is_child and (path[-1] != "*" or module.has(name)):
+                is_part = str(module.file) == SEGMENT and other.path[: len(module.path)] == module.path
+                if is_room(module, other) and module is not other and not is_part and (path[-1] != "*" or module.has(name)):
                     found[module.file].setdefault(other.file, set()).add(name)
     return found
 

@@ -1,6 +1,8 @@
 //! Functions for administration: pause and resume the engine, adopt a copy, status, registered workers and types.
 
-use super::{Caller, engine_state, name};
+use super::arguments::name;
+use super::caller::{self, Caller};
+use super::engine_state;
 use crate::clock;
 use crate::error;
 use crate::guc;
@@ -97,7 +99,7 @@ fn subscribed(spi: &Spi) -> Result<Option<String>> {
 /// For views: whether the owners in the tables are roles of this server.
 pub fn knows_roles(_: &Args) -> Result<Value> {
     let caller = Caller::reading()?;
-    Ok(Value::of(caller.on_system_tables(|_, _| super::knows_roles())?))
+    Ok(Value::of(caller.on_system_tables(|_, _| caller::knows_roles())?))
 }
 
 fn set_paused(paused: bool) -> Result<Value> {
@@ -226,7 +228,7 @@ pub fn registered_workers(_: &Args) -> Result<Value> {
     let counted = CountedWorkers::of_database(process::database());
     let workers = caller.on_system_tables(|spi, _| {
         spi.with_latest_snapshot(|spi| {
-            let knows_roles = super::knows_roles()?;
+            let knows_roles = caller::knows_roles()?;
             let waiting = lines::waiting(spi, clock::now(), clock::real())?;
             let row = |ShownWorker { worker_id, name, owner, pulls, .. }| {
                 let mut row = row![worker_id, name, if knows_roles { identity::role_name(owner)? } else { None }];
@@ -280,7 +282,7 @@ pub fn registered_types(_: &Args) -> Result<Value> {
     // Not with `Caller::reading`: the view `processes` also shows processes in databases where nothing can run.
     let caller = Caller { role: identity::current_user() };
     let (knows_roles, types) =
-        caller.on_system_tables(|spi, _| Ok((super::knows_roles()?, registering::shown_types(spi)?)))?;
+        caller.on_system_tables(|spi, _| Ok((caller::knows_roles()?, registering::shown_types(spi)?)))?;
     let row = |of: ShownType| {
         let owner = if knows_roles { identity::role_name(of.owner)? } else { None };
         Ok(row![of.type_id, of.process_type, of.worker, owner, of.pause_mode, of.paused_until, of.pause_reason])

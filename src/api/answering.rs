@@ -10,7 +10,7 @@
 //!
 //! Limitations: other transactions that need the execution wait until the session's transaction ends.
 
-use super::Caller;
+use super::caller::Caller;
 use super::children::{lock_parent, lock_parents_of};
 use crate::calls::Loads;
 use crate::error;

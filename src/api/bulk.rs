@@ -2,12 +2,13 @@
 //!
 //! Limitations: starts of known ids, and starts with a correlation key, are decided one by one.
 
+use super::arguments::{json_of, needed};
+use super::caller::{Caller, owner_name, wrote};
 use super::merge::{lock_all, merge_or_begin};
 use super::start::{
     StartResult, TypeToStart, begin, decide_start, keys, of_another, read, refuse_too_many, repeated, starter,
     write_tables,
 };
-use super::{Caller, json_of, needed, owner_name, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value, read_interval, read_time};

@@ -1,7 +1,7 @@
 //! For `xdb.status()`: why the engine of this database does not run, or which workers have no room for more calls. For
 //! `xdb.describe_process()`: why calls of a process are not made.
 
-use super::Caller;
+use super::caller::Caller;
 use crate::calls::{self, CallOf, Facts, Maker, NotCalled};
 use crate::clock;
 use crate::guc;

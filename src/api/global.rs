@@ -1,6 +1,7 @@
 //! `xdb.publish_global`: publishes to global queues.
 
-use super::{Caller, json, name, name_if_given, owner_name, payload, wrote};
+use super::arguments::{json, name, name_if_given, payload};
+use super::caller::{Caller, owner_name, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};

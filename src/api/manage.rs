@@ -2,8 +2,9 @@
 //! `move_state`), and `purge`.
 
 use super::answering::{self, Executions};
+use super::arguments::{json, name, name_if_given, needed, object};
+use super::caller::{Caller, refuse_own_step, wrote};
 use super::process::follower;
-use super::{Caller, json, name, name_if_given, needed, object, refuse_own_step, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};

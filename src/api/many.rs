@@ -11,8 +11,9 @@
 //! Limitations: each call is one transaction. An error that is not about one process fails all of it.
 
 use super::answering::{self, Executions};
+use super::arguments::{name_if_given, needed};
+use super::caller::{refuse_own_step, wrote};
 use super::manage::{Change, calls_to_retry, decide, state_execution_id, timer_to_skip};
-use super::{name_if_given, needed, refuse_own_step, wrote};
 use crate::pg::catch::{Fields, PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::memory;

@@ -14,8 +14,9 @@
 //!
 //! Limitations: above `READ COMMITTED`, a start whose snapshot is too old to be merged fails with `40001`.
 
+use super::arguments::payload;
+use super::caller::{Caller, owner_name, wrote};
 use super::start::{StartResult, TypeToStart, begin, decide_start, keys};
-use super::{Caller, owner_name, payload, wrote};
 use crate::pg::catch::Result;
 use crate::pg::crash;
 use crate::pg::spi::Spi;

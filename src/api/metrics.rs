@@ -3,7 +3,8 @@
 //! A scrape reads shared memory, registrations, and the first entries of indexes. Names of processes, messages and
 //! errors are no labels, so the number of samples is bounded by the registrations.
 
-use super::{Caller, admin, owner_name};
+use super::admin;
+use super::caller::{Caller, owner_name};
 use crate::clock;
 use crate::error;
 use crate::guc;

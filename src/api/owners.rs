@@ -2,7 +2,8 @@
 //!
 //! Limitations: only the current database. Messages of global queues move only if a superuser or operator calls it.
 
-use super::{Caller, needed};
+use super::arguments::needed;
+use super::caller::{Caller, knows_roles};
 use crate::error;
 use crate::guc;
 use crate::pg::catch::Result;
@@ -35,7 +36,7 @@ pub fn reassign_owned(args: &Args) -> Result<Value> {
     let messages = identity::is_administrator(caller.role);
     let moves = Moves { from: (old != pg_sys::InvalidOid).then_some(old), to: new, name: &name, messages };
     caller.on_system_tables(|spi, _| {
-        if !super::knows_roles()? {
+        if !knows_roles()? {
             return Err(error::not_adopted());
         }
         if let Some(own) = process::in_step_of().map(ExecutionId)

@@ -19,7 +19,7 @@
 //! Limitations: a session-level advisory lock that the owner's code takes stays, because it can't be told from the
 //! client's locks. The owner's code can use the client's open cursors, descriptors of large objects, and locks.
 
-use super::Caller;
+use super::caller::Caller;
 use crate::error;
 use crate::pg::catch::Result;
 use crate::pg::commit::leasing;

@@ -2,8 +2,9 @@
 //!
 //! Limitations: a start or a publish from before a pause may commit during the pause.
 
+use super::arguments::name;
+use super::caller::Caller;
 use super::manage::Change;
-use super::{Caller, name};
 use crate::pg::catch::Result;
 use crate::pg::function::{Args, Value};
 use crate::pg::spi::Spi;

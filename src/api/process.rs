@@ -1,7 +1,8 @@
 //! `xdb.publish` and `xdb.stop_process`: publishes to a process, and stops one.
 
+use super::arguments::{json, name, name_if_given, payload};
+use super::caller::{Caller, refuse_own_step, wrote};
 use super::manage::{Change, decide};
-use super::{Caller, json, name, name_if_given, payload, refuse_own_step, wrote};
 use super::{answering, pause};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::crash;

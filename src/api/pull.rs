@@ -8,10 +8,12 @@
 //! snapshot.
 
 use super::answering::{self, Answering, TablesInSession};
+use super::arguments::{json, name, needed};
+use super::caller::{Caller, knows_roles};
 use super::owners_tables::OwnersTables;
 use super::pull_claim::{self, Poll};
+use super::pull_scan;
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, needed, pull_scan};
 use crate::calls::{self, CallRecord, Loads};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
@@ -93,18 +95,14 @@ impl Token {
 
 fn holder(caller: Caller) -> Result<Holder> {
     let may_all = identity::is_superuser(caller.role);
-    if may_all || super::knows_roles()? {
-        Ok(Holder { role: caller.role, may_all })
-    } else {
-        Err(error::call_is_lost())
-    }
+    if may_all || knows_roles()? { Ok(Holder { role: caller.role, may_all }) } else { Err(error::call_is_lost()) }
 }
 
 /// Whether the caller is a superuser or a member of the worker's role. A copy does not know its roles before it is
 /// adopted.
 pub(super) fn may_claim(caller: Caller, role: Option<&PullRole>) -> Result<bool> {
     let is_member = |role: &PullRole| identity::has_privileges_of(caller.role, role.oid);
-    Ok(identity::is_superuser(caller.role) || role.is_some_and(is_member) && super::knows_roles()?)
+    Ok(identity::is_superuser(caller.role) || role.is_some_and(is_member) && knows_roles()?)
 }
 
 pub fn claim_calls(args: &Args) -> Result<Value> {

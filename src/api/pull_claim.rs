@@ -7,9 +7,10 @@
 //! skips what another session has locked.
 
 use super::answering;
+use super::caller::Caller;
 use super::owners_tables::OwnersTables;
+use super::pull;
 use super::pull_scan::{DueLines, ScanMemory, in_turn};
-use super::{Caller, pull};
 use crate::calls::{self, Asker, CallOf, CallRecord, Facts, Loads, Maker, Paused, Verdict, eligible};
 use crate::pg::catch::{LOCK_NOT_AVAILABLE, PgError, Result};
 use crate::pg::commit::leasing;

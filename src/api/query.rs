@@ -3,8 +3,10 @@
 //! Limitations: unless its statement is only the call, a wait keeps a snapshot. Until the wait ends, vacuum removes no
 //! row that was deleted after the snapshot.
 
+use super::arguments::{name, needed};
+use super::caller::{Caller, knows_roles};
+use super::engine_state;
 use super::pull::{LONGEST_WAIT, length};
-use super::{Caller, engine_state, name, needed};
 use crate::clock;
 use crate::error;
 use crate::pg::catch::Result;
@@ -32,7 +34,7 @@ pub fn describe_process(args: &Args) -> Result<Value> {
         let found = caller.find(spi, &process_id, execution)?;
         let held_up = held_up::of(found.id.0);
         // In a copy from another server, no owner is known.
-        let owner = if super::knows_roles()? { process::running_owner(spi, found.id)? } else { None };
+        let owner = if knows_roles()? { process::running_owner(spi, found.id)? } else { None };
         let unfit = owner.map_or(Ok(None), |(role, name)| why_unfit(role, &name))?;
         let problem = unfit.map(|unfit| unfit.why);
         // Only operators get here before the roles are known.

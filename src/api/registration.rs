@@ -3,10 +3,11 @@
 //! Limitations: a registration checks functions and tables as they are now. If they change later, the steps that use
 //! them fail.
 
-use super::SCHEDULE;
 use super::answering;
+use super::arguments::{json, name, name_if_given, needed};
+use super::caller::{Caller, owner_name, wrote};
 use super::schedule::is_of_schedules;
-use super::{Caller, json, name, name_if_given, needed, owner_name, wrote};
+use super::start::SCHEDULE;
 use crate::clock;
 use crate::error;
 use crate::guc;

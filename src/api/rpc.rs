@@ -4,9 +4,10 @@
 //! during the call.
 
 use super::answering::{self, Answering, TablesInSession};
+use super::arguments::{json, name, name_if_given, payload};
+use super::caller::{Caller, owner_name, session_traceparent, wrote};
 use super::rpc_deadline::{self, Deadline, locked_by};
 use super::rpc_locks::Locking;
-use super::{Caller, json, name, name_if_given, owner_name, payload, session_traceparent, wrote};
 use super::{rpc_client, rpc_pause};
 use crate::calls::{self, Asker, Attributes, CallOf, Loads, OutgoingCall, Verdict, eligible};
 use crate::pg::catch::{PgError, Result};

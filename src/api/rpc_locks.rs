@@ -5,7 +5,8 @@
 //! If a state's call was repeated several times because of conflicts, the scheduler marks what it wants to lock. Then
 //! RPCs avoid the marked objects for a while.
 
-use super::{Caller, rpc_deadline};
+use super::caller::Caller;
+use super::rpc_deadline;
 use crate::calls::Loads;
 use crate::pg::catch::Result;
 use crate::pg::process;

@@ -1,7 +1,7 @@
 //! RPCs of paused processes and types are refused, or wait for the end of the pause. RPCs of a process that waits for its
 //! locks wait for the grant.
 
-use super::Caller;
+use super::caller::Caller;
 use crate::calls::{self, Asker, CallOf};
 use crate::clock;
 use crate::pg::catch::Result;

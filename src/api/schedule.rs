@@ -2,9 +2,10 @@
 //!
 //! Limitations: the handlers of that process are functions in `sql/always/functions.sql`.
 
+use super::arguments::{json, name, needed};
 use super::bulk::element_of;
-use super::start::{TypeToStart, decide_start, keys, read, start, starter};
-use super::{SCHEDULE, json, name, needed, owner_name};
+use super::caller::owner_name;
+use super::start::{SCHEDULE, TypeToStart, decide_start, keys, read, start, starter};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::function::{Args, Value};
 use crate::pg::timezone;

@@ -1,8 +1,9 @@
 //! `xdb.start_process`: starts a process in the caller's transaction.
 
+use super::arguments::json;
+use super::caller::{Caller, owner_name, refuse_own_step, session_traceparent, wrote};
 use super::children::lock_parents_of;
 use super::merge::merge_or_begin;
-use super::{Caller, SCHEDULE, json, owner_name, refuse_own_step, session_traceparent, wrote};
 use crate::pg::catch::{PgError, Result};
 use crate::pg::crash;
 use crate::pg::function::{Args, Value};
@@ -22,6 +23,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use xdb_engine::*;
 use xdb_protocol::{GivenStart, StartContext, StartRequest, arguments};
+
+/// The type of schedules. A deployer registers it once.
+pub(super) const SCHEDULE: &str = "Schedule";
 
 /// The caller, if the role may own processes.
 pub(super) fn starter(function: &std::ffi::CStr) -> Result<Caller> {

@@ -1,9 +1,9 @@
 //! Applies answers and other commands in memory: the simulator's driver of `xdb_calls::apply`.
 
+use crate::Simulator;
 use crate::calls::{AskedRpc, Callee, OpenCall, asked};
 use crate::children::refused_start;
-use crate::line::{Given, present, result};
-use crate::{LIMITS, Result, Simulator};
+use crate::given::{Given, LIMITS, Result, present, result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;

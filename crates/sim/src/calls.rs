@@ -1,8 +1,8 @@
 //! Finds due calls, and hands them out as requests for the test to answer. Also the calls of RPCs.
 
-use crate::line::{Given, present, result};
+use crate::given::{Given, Result, present, result};
 use crate::run::Run;
-use crate::{DATABASE, OWNER, Result, Simulator};
+use crate::{DATABASE, OWNER, Simulator};
 use serde_json::{Value, from_str, json};
 use std::collections::BTreeMap;
 use xdb_calls::*;

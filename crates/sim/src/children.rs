@@ -3,8 +3,9 @@
 //! Limitations: on the server, each child of a closed parent closes in a transaction of its own, a moment later. Here
 //! they close at once. If a start is refused, the processes that the answer's other starts have stopped stay stopped.
 
+use crate::Simulator;
 use crate::answers::SimulatorDriver;
-use crate::{Result, Simulator};
+use crate::given::Result;
 use serde_json::json;
 use std::collections::BTreeMap;
 use xdb_engine::*;

@@ -1,9 +1,9 @@
 //! The virtual clock. It stands still, and a command moves it from one due time to the next.
 
+use crate::Simulator;
 use crate::calls::Callee;
-use crate::line::{Given, shown};
+use crate::given::{Given, Result, shown};
 use crate::run::Run;
-use crate::{Result, Simulator};
 use serde_json::{Value, json};
 use xdb_calls::Outcome;
 use xdb_engine::*;

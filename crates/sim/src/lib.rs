@@ -24,6 +24,7 @@ mod answers;
 mod calls;
 mod children;
 mod clock;
+mod given;
 mod global;
 mod line;
 mod locks;
@@ -34,8 +35,8 @@ mod start;
 mod tables;
 
 use calls::OpenCall;
+use given::{Given, Result};
 use global::GlobalQueues;
-use line::Given;
 use locks::Locks;
 use run::Run;
 use serde::Serialize;
@@ -43,18 +44,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tables::TablesInMemory;
 use xdb_engine::*;
-use xdb_protocol::AnswerLimits;
-use xdb_protocol::refusal::{self, Refusal};
-
-/// The result of a command, or why it was refused. A refused command changes nothing.
-type Result<T> = std::result::Result<T, Refusal>;
+use xdb_protocol::refusal;
 
 /// The role that owns all processes, and the name of the database.
 const OWNER: &str = "simulator";
 const DATABASE: &str = "simulator";
-
-/// The limits of a server with default settings.
-const LIMITS: AnswerLimits = AnswerLimits { max_payload_bytes: 1024 * 1024, max_answer_bytes: usize::MAX };
 
 /// A recorded call of a function. A database would have called the function.
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
 //! What can be asked about executions: their description, incidents, and problems of their histories.
 
-use crate::line::{present, shown};
+use crate::given::{present, shown};
 use crate::run::Run;
 use crate::{OWNER, Simulator};
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! Commands of callers to running processes: messages, stops, attributes, timers, retries, pauses. Also direct changes
 //! of rows, as with SQL.
 
-use crate::line::Given;
+use crate::given::{Given, LIMITS, Result};
 use crate::run::Run;
 use crate::tables::TableRow;
-use crate::{CalledFunction, LIMITS, Result, Simulator};
+use crate::{CalledFunction, Simulator};
 use std::collections::BTreeMap;
 use xdb_calls::{Asker, CallOf, Outcome};
 use xdb_engine::*;

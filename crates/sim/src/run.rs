@@ -1,6 +1,6 @@
 //! One execution with its history, and what the server would store beside it.
 
-use crate::line::shown;
+use crate::given::shown;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

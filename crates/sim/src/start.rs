@@ -1,10 +1,10 @@
 //! Registers process types, and starts processes or merges a start into a pending one. A refused command changes
 //! nothing.
 
-use crate::line::Given;
+use crate::Simulator;
+use crate::given::{Given, LIMITS, Result};
 use crate::run::{Run, next_tick};
 use crate::tables::full_name;
-use crate::{LIMITS, Result, Simulator};
 use xdb_calls::Outcome;
 use xdb_engine::*;
 use xdb_protocol::arguments::row_keys;

@@ -1,7 +1,10 @@
 //! What a visitor can do to a process. Each action is one SQL statement, which the page shows.
 
+use super::fields::{FormFields, field};
 use super::layout::{self, process_link};
-use super::{Console, FormFields, PageRequest, connected, field};
+use super::login::log_in_page;
+use super::page::PageRequest;
+use super::state::{Console, connected};
 use crate::connection::Trouble;
 use crate::text::literal;
 use axum::extract::{Form, State};
@@ -81,7 +84,7 @@ pub async fn buttons(asked: &PageRequest<'_>, process: &Value) -> Result<Markup,
 /// Takes an action, and shows its statement and result.
 pub async fn act(State(console): State<Arc<Console>>, headers: HeaderMap, Form(form): Form<FormFields>) -> Response {
     let Some(visit) = console.visit_name(&headers).and_then(|name| console.visits.find(name)) else {
-        return super::log_in_page(&console, Some("You are logged out, and nothing was done."));
+        return log_in_page(&console, Some("You are logged out, and nothing was done."));
     };
     let id = field(&form, "id").unwrap_or_default();
     let statement = statement(&form);

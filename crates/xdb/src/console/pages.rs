@@ -1,7 +1,9 @@
 //! The pages of the console, except that of one process. No page counts rows or skips rows: each begins at a key.
 
+use super::fields::field;
 use super::layout::{ROWS, TextRow, encoded, more_note, process_link, shown, table, text, value};
-use super::{Page, PageRequest, field, pictures};
+use super::page::{Page, PageRequest};
+use super::pictures;
 use crate::connection::Trouble;
 use crate::sentence::explain;
 use crate::show::documents;

@@ -1,8 +1,10 @@
 //! The page of one process: the sentences, actions, its timeline, steps and attributes.
 
+use super::actions;
+use super::fields::field;
 use super::layout::{LONGEST_VALUE, ROWS, TextRow, encoded, more_note, process_link, shown, table, text, value};
+use super::page::{Page, PageRequest};
 use super::pictures::Span;
-use super::{Page, PageRequest, actions, field};
 use crate::connection::Trouble;
 use crate::sentence::{Case, last_failure};
 use crate::show;
