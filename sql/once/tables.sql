@@ -262,7 +262,7 @@ COMMENT ON TABLE xdb.task IS 'Calls to make. Hot: a row is inserted by the decis
 COMMENT ON COLUMN xdb.task.execution_id IS 'Process execution that the call belongs to.';
 COMMENT ON COLUMN xdb.task.seq IS 'Step that makes the call.';
 COMMENT ON COLUMN xdb.task.shard IS 'As in process_execution.';
-COMMENT ON COLUMN xdb.task.lane IS 'Which engine process may claim the call. 0 = scheduler, 1 = runners. 2 = none: parked by a pause. 3 = none: held after crashes.';
+COMMENT ON COLUMN xdb.task.lane IS 'Which engine process may claim the call. 0 = scheduler, 1 = runners. 2 = none: parked by a pause, or until the process has its locks. 3 = none: held after crashes.';
 COMMENT ON COLUMN xdb.task.worker_id IS 'Worker that is called.';
 COMMENT ON COLUMN xdb.task.api IS 'WAIT_UNTIL_API or EXECUTE_API.';
 COMMENT ON COLUMN xdb.task.due_at IS 'When the call may be claimed.';

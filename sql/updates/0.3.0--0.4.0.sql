@@ -17,6 +17,7 @@ COMMENT ON COLUMN xdb.process_execution.live_threads IS 'Threads that have not e
 COMMENT ON COLUMN xdb.process_execution.waiting_guards IS 'How many guards wait. NULL: none.';
 COMMENT ON COLUMN xdb.process_execution.compensation IS 'The steps that a compensation would undo, and how far it has come. NULL: none.';
 COMMENT ON COLUMN xdb.timer.kind IS 'PROCESS_TIMEOUT, PROCESS_RESUME, PARENT_CLOSED, STATE_BEGINS or TIMER_COMMAND.';
+COMMENT ON COLUMN xdb.task.lane IS 'Which engine process may claim the call. 0 = scheduler, 1 = runners. 2 = none: parked by a pause, or until the process has its locks. 3 = none: held after crashes.';
 COMMENT ON COLUMN xdb.process_execution.locks IS 'The locks that the process asks for, {name: EXCLUSIVE or SHARE}; null = none.';
 
 CREATE TABLE xdb.process_lock (

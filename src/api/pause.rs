@@ -12,7 +12,7 @@ use crate::store::execution::Lock;
 use crate::store::pauses;
 use crate::store::registry::{ProcessType, TypeId};
 use crate::{clock, error};
-use xdb_engine::{Command, Pause, PauseMode, Timestamp};
+use xdb_engine::{Command, Pause, Timestamp};
 use xdb_protocol::arguments;
 
 /// `xdb.pause_process()`: pauses a process, or changes its pause.
@@ -65,7 +65,7 @@ fn to_pause(caller: Caller, spi: &Spi, name: &str) -> Result<TypeId> {
 
 /// An error for a request to a paused process or type, if the pause rejects requests.
 pub(super) fn refuse(what: &str, pause: Option<&Pause>, now: Timestamp) -> Result<()> {
-    match pause.filter(|pause| pause.mode == PauseMode::Reject && !pause.is_over(now)) {
+    match pause.filter(|pause| pause.rejects(now)) {
         Some(pause) => Err(error::paused(what, pause)),
         None => Ok(()),
     }

@@ -11,7 +11,7 @@ use crate::store::execution::{self, Lock};
 use crate::store::loaded::Loaded;
 use crate::store::process_lock::{self, Missing};
 use std::time::{Duration, Instant};
-use xdb_engine::{ExecutionId, PauseMode};
+use xdb_engine::ExecutionId;
 use xdb_protocol::refusal::{self, Refusal};
 
 /// The end of a type's pause wakes up no session. So sessions poll at this interval.
@@ -50,10 +50,10 @@ fn obstacle(caller: Caller, id: ExecutionId) -> Result<Option<Obstacle>> {
             let mut loaded = execution::executions(spi, registry, &[id], Lock::None)?;
             let Some(mut loaded) = loaded.remove(&id) else { return Ok(None) };
             loaded.meta.process_type = registry.process_type_by_name(spi, &loaded.before.process_type)?;
-            let paused = calls::facts(&loaded, CallOf::Rpc(None), clock::now()).pauses(Asker::Session).next();
-            match paused {
+            let now = clock::now();
+            match calls::facts(&loaded, CallOf::Rpc(None), now).pauses(Asker::Session).next() {
                 Some(paused) => {
-                    let is_final = paused.pause().mode == PauseMode::Reject;
+                    let is_final = paused.pause().rejects(now);
                     Ok(Some(Obstacle { is_final, refusal: paused.refusal(&loaded.execution) }))
                 }
                 None => missing_lock(caller, spi, &loaded),

@@ -199,6 +199,11 @@ impl Pause {
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
+
+    /// Whether starts, messages and RPCs are refused at this time.
+    pub fn rejects(&self, now: Timestamp) -> bool {
+        self.mode == PauseMode::Reject && !self.is_over(now)
+    }
 }
 
 /// The completed steps that a compensation undoes, and how far it has come.

@@ -18,7 +18,7 @@ impl Simulator {
         let message_id = given.name_if_given("message_id")?;
         self.change(given, |simulator, run| {
             let mut pauses = simulator.facts(run, CallOf::Rpc(None)).pauses(Asker::Session);
-            if let Some(paused) = pauses.find(|paused| paused.pause().mode == PauseMode::Reject) {
+            if let Some(paused) = pauses.find(|paused| paused.pause().rejects(simulator.now)) {
                 return Err(paused.refusal(&run.execution));
             }
             let definition = simulator.definition(run);

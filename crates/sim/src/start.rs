@@ -116,7 +116,7 @@ impl Simulator {
 
     /// Refuses a start if a pause of its type says so.
     fn refuse_start(&self, process_type: &str) -> Result<()> {
-        match self.pause_of_type(process_type).filter(|pause| pause.mode == PauseMode::Reject) {
+        match self.pause_of_type(process_type).filter(|pause| pause.rejects(self.now)) {
             Some(pause) => Err(refusal::paused(&format!("process type \"{process_type}\""), pause)),
             None => Ok(()),
         }

@@ -50,6 +50,13 @@ fn a_poll_for_nothing_is_one_statement_and_one_for_calls_is_four() {
         assert_eq!(worker.all::<String>(CLAIM).len(), 10);
         let all = statements(&mut superuser);
         assert!(all.len() <= 4, "{all:#?}");
+        while !worker.all::<String>(CLAIM).is_empty() {}
+        start(&mut db, &format!("r-{round}"), 1, 0);
+        assert_eq!(worker.all::<String>(CLAIM).len(), 1);
+        statements(&mut superuser);
+        assert!(worker.all::<String>(CLAIM).is_empty());
+        let after_calls = statements(&mut superuser);
+        assert!(after_calls.len() <= 3, "{after_calls:#?}");
     }
     app.done(&[]);
 }
@@ -142,7 +149,7 @@ fn the_backlog_of_other_shards_is_not_scanned() {
     };
     // A cursor begins at the head, and follows after twice its margin.
     wait_until("the session scans from its cursor", 20, || read_by(1) < BACKLOG);
-    // Only scans from the head walk over the backlog. They take a twentieth of the time.
+    // Only scans from the head walk over the backlog. They take a two-hundredth of the time.
     let read = read_by(CALLS);
     assert!(read < CALLS / 4 * BACKLOG, "{read} entries were read for {CALLS} calls");
     app.superuser().run("DELETE FROM xdb.task WHERE due_at < now() - interval '30 minutes'");
@@ -198,21 +205,23 @@ fn the_call_of_an_answer_is_loaded_once() {
 #[test]
 fn owners_take_turns_regardless_of_priorities() {
     let app = application("polls_turns");
-    let (mut greedy, mut modest) = (app.db(), app.session("other"));
+    let (mut greedy, mut modest, mut third) = (app.db(), app.session("other"), app.session("boss"));
     for priority in [10, 0, -10] {
         start(&mut greedy, &format!("greedy{priority}"), 400, priority);
         start(&mut modest, &format!("modest{priority}-low"), 5, -1);
         start(&mut modest, &format!("modest{priority}-high"), 5, 1);
+        start(&mut third, &format!("third{priority}"), 40, -priority);
         // Of one session, and of sessions that claim once.
         let of_one: Vec<String> = {
             let mut worker = app.db();
             let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull')";
-            (0..10).map(|_| worker.one(claim)).collect()
+            (0..15).map(|_| worker.one(claim)).collect()
         };
-        let of_modest: Vec<_> = of_one.iter().filter(|id| id.starts_with("modest")).collect();
-        assert_eq!(of_modest.len(), 5, "{of_one:?}");
+        let of = |owner| of_one.iter().filter(|id| id.starts_with(owner)).collect::<Vec<_>>();
+        let of_modest = of("modest");
+        assert_eq!((of("greedy").len(), of_modest.len(), of("third").len()), (5, 5, 5), "{of_one:?}");
         assert!(of_modest.iter().all(|id| id.contains("-high")), "an owner's own priorities count: {of_one:?}");
-        let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 10)";
+        let claim = "SELECT request->'context'->>'processId' FROM xdb.claim_calls('pull', 15)";
         let at_once: Vec<String> = app.db().all(claim);
         assert_eq!(at_once.iter().filter(|id| id.contains("-low")).count(), 5, "{at_once:?}");
         app.superuser().run("SELECT count(xdb.stop_process(process_id)) FROM xdb.processes WHERE status = 'RUNNING'");

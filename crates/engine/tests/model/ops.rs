@@ -266,7 +266,7 @@ fn effects() -> impl Strategy<Value = Effects> {
             start_processes,
             call_functions,
             abort_states,
-            warnings: vec![],
+            ..Effects::default()
         },
     );
     prop_oneof![2 => Just(Effects::default()), 1 => some]
