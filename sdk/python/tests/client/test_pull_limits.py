@@ -144,7 +144,7 @@ class billing_as_operator:
 @pytest.mark.parametrize("role", ROLES)
 def test_threads(billing: Any, role: str, caplog: Any) -> None:
     seen = furnished(billing, role)
-    worker = xdb.PullWorker(Long, name="billing", connections=billing.dsn, wait=5)
+    worker = xdb.PullWorker(Long, name="billing", connections=billing.dsn, wait=1)
     claimed, claim = list[float](), worker._claim_calls
 
     def noted(wait: float) -> Any:
