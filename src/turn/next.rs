@@ -1,4 +1,7 @@
 //! When the next turn is due, and why. Each phase of a turn states it, and the earliest counts.
+//!
+//! How far the scans of a turn came is another question: [`super::scans`] has the cursors. What a turn leaves behind a
+//! cursor is found by the next scan from the head, whose time comes here as [`Why::Scan`].
 
 use crate::clock;
 use crate::pg::shmem::ExitReason;

@@ -52,9 +52,10 @@ fn registration(worker: &Worker, secret: &str) -> String {
     format!("SELECT xdb.register_worker('stub', {}, secret => {})", literal(&worker.url()), literal(secret))
 }
 
-/// Runs a shell command in the server's data directory, as the server.
+/// Runs a shell command in the server's data directory, as the server. The command reads what the server writes:
+/// otherwise it may end before that, which is an error.
 fn shell(superuser: &mut Db, command: &str) {
-    superuser.run(&format!("COPY (SELECT) TO PROGRAM {}", literal(command)));
+    superuser.run(&format!("COPY (SELECT) TO PROGRAM {}", literal(&format!("cat >&2; {command}"))));
 }
 
 const REASON: &str = "SELECT coalesce(reason, '') FROM xdb.status()";

@@ -16,7 +16,7 @@ const FAULTS: &str = "
         SELECT f.once INTO once FROM public.faults f WHERE f.id = fault.id AND f.doing = fault.doing;
         IF FOUND AND EXISTS (SELECT FROM pg_stat_activity WHERE pid = pg_backend_pid() AND backend_type LIKE 'xdb %') THEN
             EXECUTE format('COPY (SELECT) TO PROGRAM %L',
-                format(CASE WHEN once THEN 'if mkdir fault; then kill -9 %s; fi' ELSE 'kill -9 %s' END, pg_backend_pid()));
+                format(CASE WHEN once THEN 'cat >&2; if mkdir fault; then kill -9 %s; fi' ELSE 'kill -9 %s' END, pg_backend_pid()));
         END IF;
         RETURN true;
     END $$;
