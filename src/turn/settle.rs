@@ -142,12 +142,14 @@ impl Memory {
             self.scans.pull_workers.extend(left);
         }
         let mut next = work.next.min(saved.next).min(prepared.next);
-        self.dispatch(session, prepared.requests, !items.is_empty(), submit);
+        let calls = self.keep_prepared(prepared.requests, !items.is_empty());
         next.now_if(self.keep_waiting(items, saved.outcomes), Why::Calls);
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         next.now_if(self.backlog.is_ready(), Why::Answers);
+        // Before the requests go out: a session that hears of one may lock what the call wants.
         self.locks.mark(session);
+        self.calls.submit(session, self.role, &self.registry, calls, submit);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
         let next = next.min(self.next());
         self.scans.rest(nothing_left.filter(|nothing_left| nothing_waits || !nothing_left), next);
@@ -173,9 +175,9 @@ impl Memory {
         useless.extend(in_flight.iter().filter(|(_, (record, _))| is_useless(&record.key)).map(|(tag, _)| tag));
     }
 
-    /// Submits the prepared requests, and keeps failed attempts and functions in the backlog. `after_items`: the turn
-    /// has applied items.
-    fn dispatch(&mut self, session: &Session, requests: Requests, after_items: bool, submit: &mut Submit<'_>) {
+    /// Keeps failed attempts and functions in the backlog, and returns the calls to submit. `after_items`: the turn has
+    /// applied items.
+    fn keep_prepared(&mut self, requests: Requests, after_items: bool) -> Vec<(Request, CallRecord)> {
         let Requests { calls, functions, failed, released, .. } = requests;
         if !calls.is_empty() || !functions.is_empty() {
             crash::point(if after_items { "commit-dispatch" } else { "claim-call" });
@@ -184,7 +186,7 @@ impl Memory {
         self.locks.settle();
         self.backlog.keep_all(failed);
         self.backlog.keep_all(functions.into_iter().map(|record| Item::Answer(record, Answered::Uncalled)).collect());
-        self.calls.submit(session, self.role, &self.registry, calls, submit);
+        calls
     }
 
     /// Keeps the items that wait. Returns whether answers were given up, whose calls are to be made again.
