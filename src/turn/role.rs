@@ -178,6 +178,10 @@ pub fn function_runners(apart: bool) -> usize {
     if apart && most > 1 { most - 1 } else { most }
 }
 
+/// If calling functions took longer than this, the functions that were leased together are given back, and the next turn
+/// leases one function only. So none waits behind slow ones while other runners could call it.
+pub const SLOW_FUNCTION: Duration = Duration::from_millis(100);
+
 /// How many functions are leased together and called in one transaction.
 pub fn functions_at_once(they_are_slow: bool) -> usize {
     if they_are_slow { 1 } else { RUNNERS_CALLS }

@@ -86,8 +86,9 @@ pub fn save(
     // offered.
     next.now_if(matching.save(turn, &decided)?, Why::Messages);
     let (wrote, SavedBatch { earliest, timers, resumed, released, .. }) = write(turn, app, &decided, &leases)?;
-    if !turn.role.finds_own_writes() {
-        earliest.into_iter().for_each(|_| wake::call_scheduler_at_commit());
+    // The scheduler starts runners for calls that were given back.
+    if !turn.role.finds_own_writes() && (earliest.is_some() || !decided.given_away.is_empty()) {
+        wake::call_scheduler_at_commit();
     }
     let Decided { items, outcomes, executions, taken_in, now, .. } = decided;
     let not_done = items.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != ItemOutcome::Done);

@@ -8,7 +8,7 @@ use super::app_tables::AppTables;
 use super::item::Item;
 use super::memory::{Memory, Submit};
 use super::next::{Next, Progress, Why};
-use super::role::apply_timeout;
+use super::role::{SLOW_FUNCTION, apply_timeout};
 use super::settle::TurnOutcome;
 use super::types::{Scope, Started, Turn};
 use super::{claim, decide, gather, load, prepare, process_locks, save};
@@ -25,9 +25,6 @@ use xdb_engine::{Failure, Further};
 use xdb_sched::backoff::Patience;
 use xdb_sched::budget::GUARDED_ITEMS;
 use xdb_sched::bytes::LONG;
-
-/// If calling functions took longer than this, the next turn leases one function only.
-const SLOW_FUNCTION: Duration = Duration::from_millis(100);
 
 /// How long a call is deferred if its claim fails even alone.
 const DEFERRED_FOR: Duration = Duration::from_secs(10);

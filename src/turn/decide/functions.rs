@@ -14,9 +14,10 @@
 
 use super::super::app_tables::raised;
 use super::super::owners::why_unfit;
-use super::super::role::function_runners;
+use super::super::role::{SLOW_FUNCTION, function_runners};
 use super::*;
 use crate::calls::{Loads, Maker, Verdict, of_function};
+use crate::clock;
 use crate::pg::identity::clean_session;
 use crate::pg::process;
 use crate::pg::shmem::{Slot, counters, marks};
@@ -52,9 +53,13 @@ impl Decider<'_, '_, '_> {
             self.give_back(number, record.key);
             return Ok(());
         }
-        if self.shares_transaction(record.key.0) && self.turn.began_at.elapsed() >= WHILE_CALLS_WAIT {
-            // The call keeps its lease, and its function is called in the next transaction.
-            self.decided.outcomes[number] = ItemOutcome::Behind;
+        let elapsed = self.turn.began_at.elapsed();
+        if self.shares_transaction(record.key.0) && elapsed >= WHILE_CALLS_WAIT {
+            match elapsed >= SLOW_FUNCTION {
+                true => self.give_back(number, record.key),
+                // The call keeps its lease, and its function is called in the next transaction.
+                false => self.decided.outcomes[number] = ItemOutcome::Behind,
+            }
             return Ok(());
         }
         let most = function_runners(self.turn.has_slow_steps);
@@ -186,6 +191,8 @@ impl Decider<'_, '_, '_> {
             app_functions::answer(function, &request)
         });
         let time = began.elapsed();
+        // Waits and retries count from the end of the function.
+        self.decided.now = self.decided.now.max(clock::now());
         counters::count_call(process::database(), NO_WORKER, counted::kind(record.api), time);
         // The function may have met the shorter limit, handled the error and gone on.
         if shares && time >= lock_timeout {

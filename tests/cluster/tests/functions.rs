@@ -764,6 +764,42 @@ fn counts_while_on(statement: &str) -> String {
     )
 }
 
+/// A runner that has called quick functions leases several at once. If these take long, it gives them back after the
+/// first one, and other runners call them too.
+#[test]
+fn slow_functions_that_are_due_at_once_are_shared_by_all_runners() {
+    const CALLS: i64 = 16;
+    let app = App::alone("functions_shared", ClusterOptions::default().set("xdb.runners", "4"));
+    let mut db = app.db();
+    db.run(
+        "CREATE TABLE public.called (runner int, process text, ended_at timestamptz DEFAULT clock_timestamp());
+         CREATE FUNCTION public.sleeps(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+             PERFORM pg_sleep((request ->> 'stateInput')::float8);
+             INSERT INTO public.called VALUES (pg_backend_pid(), request #>> '{context,processId}');
+             RETURN '{\"stateDecision\": {\"threadCloseDecision\": {\"closeType\": \"GRACEFUL_COMPLETE_PROCESS\"}}}';
+         END $$",
+    );
+    let definition = Definition::starting_with("Sleep").step_with("Sleep", json!({"executeFunction": "public.sleeps"}));
+    register(&app, "Sleeps", &definition);
+    let all = |db: &mut Db, prefix: &str, count: i64, seconds: f64| {
+        db.run(&format!(
+            "SELECT count(xdb.start_process('{prefix}' || n, 'Sleeps', '{seconds}')) FROM generate_series(1, {count}) n"
+        ));
+        wait_until("all complete", 60, || views::with_status(db, &format!("{prefix}%"), "COMPLETED") == count);
+    };
+    all(&mut db, "quick", 20, 0.0);
+    all(&mut db, "slow", CALLS, 0.3);
+    let most: i64 = db.one(
+        "SELECT max(calls) FROM (SELECT count(*) AS calls FROM public.called WHERE process LIKE 'slow%' GROUP BY runner) AS r",
+    );
+    assert!(most <= CALLS / 2, "one runner made {most} of {CALLS} calls");
+    assert_eq!(db.count("public.called"), 20 + CALLS);
+    // The times of events are those of the ends of functions, so that waits and retries count from there.
+    assert_eq!(db.count("public.called JOIN xdb.processes ON process_id = process WHERE closed_at < ended_at"), 0);
+    assert_eq!(db.count("xdb.history WHERE event_type = 'AttemptFailed'"), 0);
+    app.done(&[]);
+}
+
 /// Functions lock what they load. If a state was repeated too often because of that, they avoid its rows for a while.
 #[test]
 fn states_and_functions_that_count_in_one_row_lose_no_update_and_do_not_starve() {

@@ -490,6 +490,7 @@ fn a_process_paused_while_it_waits_for_a_lock_continues_after_the_pause() {
     busy.run("ROLLBACK");
     wait_until("it is parked", 10, || parked(&app) == 1);
     app.session("boss").run("SELECT xdb.pause_process_type('locking')");
+    turns_pass(&mut db, "other");
     db.run("SELECT xdb.resume_process('paused')");
     wait_until("its type parks it", 10, || parked(&app) == 1);
     app.session("boss").run("SELECT xdb.resume_process_type('locking')");
