@@ -17,7 +17,6 @@ use super::super::owners::why_unfit;
 use super::super::role::{SLOW_FUNCTION, function_runners};
 use super::*;
 use crate::calls::{Loads, Maker, Verdict, of_function};
-use crate::clock;
 use crate::pg::identity::clean_session;
 use crate::pg::process;
 use crate::pg::shmem::{Slot, counters, marks};
@@ -191,8 +190,6 @@ impl Decider<'_, '_, '_> {
             app_functions::answer(function, &request)
         });
         let time = began.elapsed();
-        // Waits and retries count from the end of the function.
-        self.decided.now = self.decided.now.max(clock::now());
         counters::count_call(process::database(), NO_WORKER, counted::kind(record.api), time);
         // The function may have met the shorter limit, handled the error and gone on.
         if shares && time >= lock_timeout {
