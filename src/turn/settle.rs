@@ -147,7 +147,7 @@ impl Memory {
         self.backlog.give_up_beyond(max_in_flight().div_ceil(2));
         self.backlog.forget_old();
         next.now_if(self.backlog.is_ready(), Why::Answers);
-        // Before the requests go out: a session that hears of one may lock what the call wants.
+        // Before the requests go out: after that, a session may lock what a call wants.
         self.locks.mark(session);
         self.calls.submit(session, self.role, &self.registry, calls, submit);
         let nothing_waits = self.backlog.is_empty() && self.backlog.executions.next(Instant::now()).is_none();
