@@ -508,7 +508,7 @@ fn a_value_of_another_type_than_expected_is_an_error() {
         app.superuser()
     };
     let mut db = declared("TABLE (engine_pid int, state text)");
-    assert_eq!(db.text("SELECT state FROM public.status()"), "running");
+    wait_until("the engine runs", 20, || db.text("SELECT state FROM public.status()") == "running");
     let all = "a int, b text, c int, d bigint, e timestamptz, f float8, g timestamptz, h bigint, i text[], j text, k timestamptz, \
         l text, m int, n text, o bigint, p timestamptz, q text";
     let mut db = declared(&format!("TABLE ({all}, more date, most text)"));
