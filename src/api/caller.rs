@@ -34,7 +34,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// For functions that read the state of the engine. They must check the schema before they read a table.
-    pub(super) fn looking() -> Result<Self> {
+    pub fn looking() -> Result<Self> {
         if !shmem::is_preloaded() {
             return Err(error::not_preloaded());
         }
@@ -42,14 +42,14 @@ impl Caller {
     }
 
     /// For functions that only read.
-    pub(super) fn reading() -> Result<Self> {
+    pub fn reading() -> Result<Self> {
         let caller = Self::looking()?;
         versions::check()?;
         Ok(caller)
     }
 
     /// For functions that need the engine: an error on a standby.
-    pub(super) fn asking() -> Result<Self> {
+    pub fn asking() -> Result<Self> {
         let caller = Self::reading()?;
         if pg::process::is_in_recovery() {
             return Err(error::standby());
@@ -58,19 +58,19 @@ impl Caller {
     }
 
     /// For functions that write: also an error in a read-only transaction. `function` is for the message.
-    pub(super) fn writing(function: &CStr) -> Result<Self> {
+    pub fn writing(function: &CStr) -> Result<Self> {
         let caller = Self::asking()?;
         pg::process::refuse_if_read_only(function);
         Ok(caller)
     }
 
     /// For functions that wait or call: an error in a trigger that fires while the engine applies a step.
-    pub(super) fn outside_engine(self, function: &str) -> Result<Self> {
+    pub fn outside_engine(self, function: &str) -> Result<Self> {
         if identity::is_engine() { Err(error::inside_engine(function)) } else { Ok(self) }
     }
 
     /// Runs `body` on the system tables, as the engine.
-    pub(super) fn on_system_tables<T>(self, body: impl FnOnce(&Spi, &mut Registry) -> Result<T>) -> Result<T> {
+    pub fn on_system_tables<T>(self, body: impl FnOnce(&Spi, &mut Registry) -> Result<T>) -> Result<T> {
         let extension = extension::current();
         let result = REGISTRY.with_borrow_mut(|(of, registry)| {
             if *of != extension {
@@ -84,12 +84,12 @@ impl Caller {
     }
 
     /// Runs `body` on the application's tables, as the caller.
-    pub(super) fn on_app_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+    pub fn on_app_tables<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller(|| Self::connected(body)).map_err(error::explained)
     }
 
     /// Runs `body`, which calls functions of the application, as the caller.
-    pub(super) fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
+    pub fn on_functions<T>(body: impl FnOnce(&Spi) -> Result<T>) -> Result<T> {
         identity::as_caller_of_function(|| Self::connected(body)).map_err(error::explained)
     }
 
@@ -106,7 +106,7 @@ impl Caller {
 
     /// Looks up the tables that have one of these attributes, and locks their definitions until the transaction ends.
     /// If the role may not use one of them in this way, that is an error, and this table is not locked.
-    pub(super) fn look_up(
+    pub fn look_up(
         self,
         tables: &mut Tables,
         mapping: &[TableMapping],
@@ -127,7 +127,7 @@ impl Caller {
     }
 
     /// Looks up the other tables that have attributes, for the types of their keys. This needs no lock.
-    pub(super) fn look_up_keys(
+    pub fn look_up_keys(
         self,
         tables: &mut Tables,
         mapping: &[TableMapping],
@@ -140,12 +140,12 @@ impl Caller {
     }
 
     /// Whether this role sees and drives the processes of `owner`.
-    pub(super) fn may_drive(self, owner: pg_sys::Oid) -> Result<bool> {
+    pub fn may_drive(self, owner: pg_sys::Oid) -> Result<bool> {
         Ok(identity::has_privileges_of(self.role, owner) && knows_roles()? || identity::is_administrator(self.role))
     }
 
     /// An error if the caller may not change, remove or use a registration of `owner`.
-    pub(super) fn own_registration(self, what: &str, name: &str, owner: pg_sys::Oid) -> Result<()> {
+    pub fn own_registration(self, what: &str, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match self.another(owner)? {
             None => Ok(()),
             Some(owner) => Err(error::not_registered_by(what, name, owner.as_deref())),
@@ -153,7 +153,7 @@ impl Caller {
     }
 
     /// An error unless the caller is an operator, or a member of the owner of the process type.
-    pub(super) fn operate_type(self, name: &str, owner: pg_sys::Oid) -> Result<()> {
+    pub fn operate_type(self, name: &str, owner: pg_sys::Oid) -> Result<()> {
         match if identity::is_administrator(self.role) { None } else { self.another(owner)? } {
             None => Ok(()),
             Some(owner) => Err(error::not_of_operator(name, owner.as_deref())),
@@ -170,12 +170,12 @@ impl Caller {
     }
 
     /// The latest execution of a process id, or the named one, if the caller may see it.
-    pub(super) fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
+    pub fn find(self, spi: &Spi, process_id: &str, execution: Option<ExecutionId>) -> Result<FoundExecution> {
         self.own(process_id, store::process::find(spi, process_id, execution)?)
     }
 
     /// The execution, if the caller may see it. Otherwise the same error as for an unknown process.
-    pub(super) fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
+    pub fn own(self, process_id: &str, found: Option<FoundExecution>) -> Result<FoundExecution> {
         match found {
             Some(found) if self.may_drive(found.owner)? => Ok(found),
             _ => Err(error::unknown_process(process_id)),

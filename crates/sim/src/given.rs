@@ -23,6 +23,7 @@ pub fn result(result: impl serde::Serialize) -> Result<String> {
     Ok(format!(r#"{{"result":{text}}}"#))
 }
 
+/// The refusal of a line that is no command, or of an argument that can't be read.
 pub fn no_command(what: impl std::fmt::Display) -> Refusal {
     Refusal::new(b"08P01", format!("this is no command: {what}"))
 }
@@ -46,7 +47,7 @@ pub fn shown(at: Timestamp) -> String {
 pub struct Given(BTreeMap<String, Json>);
 
 impl Given {
-    /// Null counts as absent.
+    /// Leaves out arguments that are null.
     pub fn leave_out_nulls(&mut self) {
         self.0.retain(|_, json| json.as_str() != "null");
     }

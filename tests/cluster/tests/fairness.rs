@@ -267,6 +267,8 @@ fn owners_take_turns_at_a_small_worker_regardless_of_priorities() {
         let got = shares(&calls[..27], ["greedy", "modest", "third"]);
         let third = 9 - BEHIND..=9 + BEHIND;
         assert!(got.iter().all(|calls| third.contains(calls)), "{got:?}, with priority {priority}: {calls:?}");
+        let before = calls.iter().rposition(|id| id.starts_with("modest")).expect("they were called");
+        assert!(before <= 31, "{before} calls were made before the last of its ten: {calls:?}");
         let of_modest: Vec<_> = calls.iter().filter(|id| id.starts_with("modest")).collect();
         assert!(of_modest[..5].iter().all(|id| id.starts_with("modest-high")), "{of_modest:?}");
     }

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 /// The longest name of a role, in bytes.
 const LONGEST_NAME: usize = 63;
 
+/// The page for a visitor that has not logged in. `problem` is shown first.
 pub(super) fn log_in_page(console: &Console, problem: Option<&str>) -> Response {
     let body = html! {
         @if let Some(problem) = problem { p.bad role="alert" { (problem) } }
@@ -33,6 +34,7 @@ pub(super) fn log_in_page(console: &Console, problem: Option<&str>) -> Response 
     (StatusCode::UNAUTHORIZED, Html(layout::outside("Log in", body).into_string())).into_response()
 }
 
+/// Begins a visit by the printed address.
 pub(super) async fn begin_by_token(console: &Console, headers: &HeaderMap, token: &str) -> Response {
     if !console.visits.may_try() {
         return log_in_page(console, Some("Too many failed logins: wait for a minute."));
@@ -43,6 +45,7 @@ pub(super) async fn begin_by_token(console: &Console, headers: &HeaderMap, token
     begin(console, headers, console.parameters.clone()).await
 }
 
+/// Begins a visit with a role and its password, or prints a new address.
 pub(super) async fn log_in(
     State(console): State<Arc<Console>>,
     headers: HeaderMap,
@@ -100,6 +103,7 @@ async fn begin(console: &Console, headers: &HeaderMap, parameters: Parameters) -
     }
 }
 
+/// Ends a visit.
 pub(super) async fn log_out(State(console): State<Arc<Console>>, headers: HeaderMap) -> Response {
     if let Some(name) = console.visit_name(&headers) {
         console.visits.end(name);

@@ -34,9 +34,8 @@ use fields::{FormFields, field};
 use login::{begin_by_token, log_in, log_out};
 use page::page_of;
 use state::Console;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio::net::TcpListener;
-use visits::Visits;
 
 /// The largest form, in bytes.
 const LARGEST_FORM: usize = 64 * 1024;
@@ -60,11 +59,7 @@ pub async fn serve(
     let listener = TcpListener::bind(options.listen).await;
     let listener = listener.map_err(|error| Trouble::new(format!("{}: {error}", options.listen)))?;
     let address = listener.local_addr().map_err(|error| Trouble::new(error.to_string()))?;
-    let own = [address.to_string(), format!("localhost:{}", address.port())];
-    let hosts = own.into_iter().chain(options.hosts.iter().map(|host| host.to_ascii_lowercase())).collect();
-    let (visits, samples, token) = (Visits::default(), samples::Samples::default(), Mutex::default());
-    let cookie_name = format!("xdb_console_{}", address.port());
-    let console = Console { options, parameters, hosts, cookie_name, visits, samples, token };
+    let console = Console::new(options, parameters, address);
     let place = format!("http://{address}{}/", console.options.base_path);
     announce(if console.options.login { place } else { format!("{place}?token={}", console.new_token()?) })?;
     let console = Arc::new(console);

@@ -28,6 +28,7 @@ pub trait Page {
     fn body(asked: &PageRequest<'_>) -> impl Future<Output = Result<Markup, Trouble>> + Send;
 }
 
+/// Answers the request for a page.
 pub(super) async fn page_of<P: Page>(
     State(console): State<Arc<Console>>,
     headers: HeaderMap,

@@ -30,25 +30,34 @@ pub struct Console {
     pub(super) parameters: Parameters,
     pub(super) hosts: Vec<String>,
     /// With the port: browsers send the cookies of a host to all of its ports.
-    pub(super) cookie_name: String,
+    cookie_name: String,
     pub(super) visits: Visits,
     pub(super) samples: Samples,
     /// The name in the printed address. It works once.
-    pub(super) token: Mutex<Option<String>>,
+    token: Mutex<Option<String>>,
 }
 
 impl Console {
-    pub(super) fn usage(&self) -> Use {
+    /// The console that listens at this address.
+    pub fn new(options: ConsoleOptions, parameters: Parameters, address: SocketAddr) -> Self {
+        let own = [address.to_string(), format!("localhost:{}", address.port())];
+        let hosts = own.into_iter().chain(options.hosts.iter().map(|host| host.to_ascii_lowercase())).collect();
+        let (visits, samples, token) = (Visits::default(), Samples::default(), Mutex::default());
+        let cookie_name = format!("xdb_console_{}", address.port());
+        Self { options, parameters, hosts, cookie_name, visits, samples, token }
+    }
+
+    pub fn usage(&self) -> Use {
         Use { program: "xdb console", reads_only: self.options.read_only, statement_timeout: "3s" }
     }
 
-    pub(super) fn new_token(&self) -> Result<String, Trouble> {
+    pub fn new_token(&self) -> Result<String, Trouble> {
         let token = secret()?;
         *self.token.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(token.clone());
         Ok(token)
     }
 
-    pub(super) fn takes_token(&self, token: &str) -> bool {
+    pub fn takes_token(&self, token: &str) -> bool {
         let mut expected = self.token.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let fits = expected.as_deref() == Some(token);
         if fits {
@@ -57,13 +66,13 @@ impl Console {
         fits
     }
 
-    pub(super) fn visit_name<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+    pub fn visit_name<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
         pairs.find(|(name, _)| *name == self.cookie_name).map(|(_, value)| value)
     }
 
-    pub(super) fn cookie(&self, value: &str, headers: &HeaderMap) -> String {
+    pub fn cookie(&self, value: &str, headers: &HeaderMap) -> String {
         let secure = if guard::host(headers).is_some_and(|host| guard::is_loopback(&host)) { "" } else { "; Secure" };
         let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
         let (name, path) = (&self.cookie_name, &self.options.base_path);
